@@ -1,0 +1,43 @@
+# Apogee's targets. `make test` is the whole check; the slow lanes have targets of their own.
+SHELL := /bin/bash
+GO    ?= go
+BIN   := bin/apogee
+
+.PHONY: all build test unit interop interop-go interop-java weight lint fuzz bench clean
+
+all: build
+
+# The binary is static: no cgo.
+build:
+	CGO_ENABLED=0 $(GO) build -trimpath -o $(BIN) ./cmd/apogee
+
+# Unit tests, race detector, lint rules and the interop suites; says how many ran.
+test:
+	scripts/test
+
+# Only what needs no foreign client.
+unit:
+	scripts/test unit
+
+# Every interop case on every client; writes docs/interop.md.
+interop:
+	scripts/interop docs/interop.md
+
+# Start-up time, memory and idle CPU of the server.
+weight: build
+	$(GO) run ./bench/weight -bin $(BIN)
+
+lint:
+	@test -z "$$(gofmt -l .)" || { gofmt -l .; echo 'run gofmt -w on the files above'; exit 1; }
+	$(GO) vet ./...
+	$(GO) test ./internal/lint
+
+# Each fuzz target for a short while.
+fuzz:
+	scripts/fuzz 20s
+
+bench:
+	$(GO) test -run '^$$' -bench . -benchmem ./internal/...
+
+clean:
+	rm -rf bin interop/java/target
