@@ -1,0 +1,75 @@
+package message
+
+import (
+	"bytes"
+	"fmt"
+	"io"
+
+	"github.com/klauspost/compress/zlib"
+	"github.com/klauspost/compress/zstd"
+	"github.com/pierrec/lz4/v4"
+)
+
+// Decompress returns the body as the producer had it. A body without the Compressed flag is returned as it is.
+// limit bounds the result in bytes, against bodies made to explode.
+func Decompress(flag SysFlag, body []byte, limit int) ([]byte, error) {
+	if flag&Compressed == 0 {
+		return body, nil
+	}
+	var r io.Reader
+	switch kind := flag.Compression(); kind {
+	case 0, CompressedZLIB:
+		z, err := zlib.NewReader(bytes.NewReader(body))
+		if err != nil {
+			return nil, fmt.Errorf("decompress zlib body of %d bytes: %w", len(body), err)
+		}
+		defer z.Close()
+		r = z
+	case CompressedLZ4:
+		r = lz4.NewReader(bytes.NewReader(body))
+	case CompressedZSTD:
+		z, err := zstd.NewReader(bytes.NewReader(body), zstd.WithDecoderConcurrency(1), zstd.WithDecoderMaxMemory(uint64(limit)+1<<20))
+		if err != nil {
+			return nil, fmt.Errorf("decompress zstd body of %d bytes: %w", len(body), err)
+		}
+		defer z.Close()
+		r = z
+	default:
+		return nil, fmt.Errorf("decompress body: unknown compression type %#x", int32(kind))
+	}
+	out, err := io.ReadAll(io.LimitReader(r, int64(limit)+1))
+	if err != nil {
+		return nil, fmt.Errorf("decompress body of %d bytes: %w", len(body), err)
+	}
+	if len(out) > limit {
+		return nil, fmt.Errorf("decompress body of %d bytes: larger than %d bytes", len(body), limit)
+	}
+	return out, nil
+}
+
+// Compress compresses a body; kind is CompressedZLIB, CompressedLZ4 or CompressedZSTD.
+func Compress(kind SysFlag, body []byte) ([]byte, error) {
+	var buf bytes.Buffer
+	var w io.WriteCloser
+	var err error
+	switch kind {
+	case CompressedZLIB:
+		w, err = zlib.NewWriterLevel(&buf, 5)
+	case CompressedLZ4:
+		w = lz4.NewWriter(&buf)
+	case CompressedZSTD:
+		w, err = zstd.NewWriter(&buf, zstd.WithEncoderConcurrency(1))
+	default:
+		return nil, fmt.Errorf("compress body: unknown compression type %#x", int32(kind))
+	}
+	if err != nil {
+		return nil, err
+	}
+	if _, err := w.Write(body); err != nil {
+		return nil, fmt.Errorf("compress body: %w", err)
+	}
+	if err := w.Close(); err != nil {
+		return nil, fmt.Errorf("compress body: %w", err)
+	}
+	return buf.Bytes(), nil
+}
