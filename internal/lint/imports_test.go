@@ -32,7 +32,7 @@ var layers = []layer{
 	{"internal/filter", []string{"internal/message"}, "a filter judges a message: it knows no store and no protocol"},
 	{"internal/rebalance", []string{"internal/protocol", "internal/message"}, "allocation strategies are pure functions over queues and client ids"},
 	{"internal/protocol", []string{"internal/message", "internal/fastjson"}, "protocol is plain data: logic belongs to the package that acts on it"},
-	{"internal/remoting", []string{"internal/protocol", "internal/message", "internal/run"}, "remoting moves frames: it must not know a broker, a store or a client"},
+	{"internal/remoting", []string{"internal/protocol", "internal/fastjson", "internal/message", "internal/run"}, "remoting moves frames: it must not know a broker, a store or a client"},
 	{"internal/store", []string{"internal/store", "internal/message", "internal/vfs", "internal/run"}, "the store never sees protocol or remoting: the broker translates"},
 	{"internal/broker", []string{"internal/broker", "internal/store", "internal/filter", "internal/protocol", "internal/remoting", "internal/message", "internal/vfs", "internal/metafile", "internal/fastjson", "internal/run"}, "servers do not import one another: declare a small interface and let internal/server pass the implementation"},
 	{"internal/namesrv", []string{"internal/namesrv", "internal/protocol", "internal/remoting", "internal/message", "internal/vfs", "internal/metafile", "internal/fastjson", "internal/run"}, "servers do not import one another: declare a small interface and let internal/server pass the implementation"},
