@@ -1,0 +1,332 @@
+package store
+
+import (
+	"fmt"
+	"math"
+	"sort"
+
+	"github.com/apogeemq/apogee/internal/message"
+)
+
+// GetStatus says what a Get met.
+type GetStatus int
+
+// The statuses.
+const (
+	Found GetStatus = iota
+	NoMatchedMessage
+	MessageWasRemoving
+	OffsetFoundNull
+	OffsetOverflowBadly
+	OffsetOverflowOne
+	OffsetTooSmall
+	NoMatchedLogicQueue
+	NoMessageInQueue
+)
+
+var statusNames = [...]string{"FOUND", "NO_MATCHED_MESSAGE", "MESSAGE_WAS_REMOVING", "OFFSET_FOUND_NULL", "OFFSET_OVERFLOW_BADLY",
+	"OFFSET_OVERFLOW_ONE", "OFFSET_TOO_SMALL", "NO_MATCHED_LOGIC_QUEUE", "NO_MESSAGE_IN_QUEUE"}
+
+// String returns Java's name of the status.
+func (s GetStatus) String() string { return statusNames[s] }
+
+// Filter chooses messages. It must not keep a record.
+type Filter interface {
+	MatchTagsCode(code int64) bool
+	MatchRecord(rec []byte) bool
+}
+
+// GetResult is what a Get found. It can be used again after Release.
+type GetResult struct {
+	Status     GetStatus
+	NextOffset int64 // where to go on
+	MinOffset  int64
+	MaxOffset  int64
+	Records    [][]byte // views of the log, valid until Release
+	Count      int
+	Bytes      int
+	Slow       bool // the reader is so far behind that a replica should serve it
+
+	segments []*segment
+	units    []byte
+}
+
+// Release lets go of the records. It must be called once after every Get.
+func (r *GetResult) Release() {
+	for i, g := range r.segments {
+		g.unref()
+		r.segments[i] = nil
+	}
+	r.segments = r.segments[:0]
+	clear(r.Records)
+	r.Records = r.Records[:0]
+}
+
+// scanUnits is how many units one Get looks at, whatever a filter lets through (Java's maxFilterMessageSize).
+const scanUnits = 800
+
+// Get reads up to maxNum messages of a queue from offset on. At least one that matches is returned however large
+// it is; beyond that maxBytes and the limits of Options hold.
+func (s *Store) Get(topic string, queueID int32, offset int64, maxNum, maxBytes int, f Filter, r *GetResult) {
+	*r = GetResult{Records: r.Records[:0], segments: r.segments[:0], units: r.units}
+	q, err := s.queue(topic, queueID, false)
+	if err != nil || q == nil {
+		r.Status = NoMessageInQueue
+		return
+	}
+	q.mu.RLock()
+	defer q.mu.RUnlock()
+	r.MinOffset, r.MaxOffset = q.min, q.max
+	switch {
+	case q.max == 0:
+		r.Status = NoMessageInQueue
+		return
+	case offset < q.min:
+		r.Status, r.NextOffset = OffsetTooSmall, q.min
+		return
+	case offset == q.max:
+		r.Status, r.NextOffset = OffsetOverflowOne, offset
+		return
+	case offset > q.max:
+		r.Status, r.NextOffset = OffsetOverflowBadly, q.max
+		return
+	}
+	s.readLocked(q, offset, max(maxNum, 1), maxBytes, f, r)
+}
+
+func (s *Store) readLocked(q *queue, offset int64, maxNum, maxBytes int, f Filter, r *GetResult) {
+	if r.units == nil {
+		r.units = make([]byte, 0, 32*queueUnit)
+	}
+	end := s.dispatched.Load()
+	memory := s.inMemoryBytes()
+	r.Status = NoMatchedMessage
+	removedUntil := int64(-1) // units below it point into segments that are gone
+	next := offset
+	limit := min(q.max, offset+scanUnits)
+	if maxNum > scanUnits {
+		limit = min(q.max, offset+int64(maxNum))
+	}
+scan:
+	for next < limit {
+		want := int(min(limit-next, max(int64(maxNum-r.Count), 32)))
+		if cap(r.units) < want*queueUnit {
+			r.units = make([]byte, 0, want*queueUnit)
+		}
+		n, err := s.unitsLocked(q, next, r.units[:want*queueUnit])
+		if err != nil || n == 0 {
+			if r.Count == 0 {
+				perFile := s.o.QueueSize / queueUnit
+				r.Status, next = OffsetFoundNull, next-next%perFile+perFile
+			}
+			break
+		}
+		for i := range n {
+			u := decodeUnit(r.units[i*queueUnit : (i+1)*queueUnit])
+			if u.physical < removedUntil {
+				next++
+				continue
+			}
+			inMemory := end-u.physical <= memory
+			if r.Count > 0 && s.full(r, int(u.size), maxNum, maxBytes, inMemory) {
+				break scan
+			}
+			if f != nil && !f.MatchTagsCode(u.tagsCode) {
+				next++
+				continue
+			}
+			g := s.segmentForUnit(u, r)
+			if g == nil {
+				removedUntil = u.physical - u.physical%s.o.SegmentSize + s.o.SegmentSize
+				if r.Count == 0 {
+					r.Status = MessageWasRemoving
+				}
+				next++
+				continue
+			}
+			rec := g.data[u.physical-g.base : u.physical-g.base+int64(u.size)]
+			next++
+			if f != nil && !f.MatchRecord(rec) {
+				continue
+			}
+			r.Records = append(r.Records, rec)
+			r.Count++
+			r.Bytes += len(rec)
+			r.Status = Found
+			r.Slow = !inMemory
+		}
+	}
+	r.NextOffset = next
+}
+
+func (s *Store) inMemoryBytes() int64 {
+	if s.o.InMemoryRatio < 0 {
+		return -1
+	}
+	return s.o.MemoryBytes / 100 * int64(s.o.InMemoryRatio)
+}
+
+// full reports whether one more record of the given size is too much.
+func (s *Store) full(r *GetResult, size, maxNum, maxBytes int, inMemory bool) bool {
+	count, bytes := s.o.MaxCountOnDisk, s.o.MaxBytesOnDisk
+	if inMemory {
+		count, bytes = s.o.MaxCountInMemory, s.o.MaxBytesInMemory
+	}
+	return r.Count+1 > maxNum || r.Count+1 > count || r.Bytes+size > bytes || maxBytes > 0 && r.Bytes+size > maxBytes
+}
+
+// segmentForUnit returns the segment a unit points into, held by r, or nil when it is gone or the unit makes no
+// sense.
+func (s *Store) segmentForUnit(u unit, r *GetResult) *segment {
+	for _, g := range r.segments {
+		if u.physical >= g.base && u.physical < g.base+s.o.SegmentSize {
+			return g.holds(u)
+		}
+	}
+	g := s.segmentAt(u.physical)
+	if g == nil {
+		return nil
+	}
+	r.segments = append(r.segments, g)
+	return g.holds(u)
+}
+
+func (g *segment) holds(u unit) *segment {
+	if u.size <= 0 || u.physical-g.base+int64(u.size) > int64(len(g.data)) {
+		return nil
+	}
+	return g
+}
+
+// bounds returns a queue's readable range; a queue that doesn't exist has none.
+func (s *Store) bounds(topic string, queueID int32) (lo, hi int64) {
+	q, err := s.queue(topic, queueID, false)
+	if err != nil || q == nil {
+		return 0, 0
+	}
+	q.mu.RLock()
+	defer q.mu.RUnlock()
+	return q.min, q.max
+}
+
+// MinOffset returns the first readable offset of a queue, 0 where it is unknown.
+func (s *Store) MinOffset(topic string, queueID int32) int64 {
+	lo, _ := s.bounds(topic, queueID)
+	return lo
+}
+
+// MaxOffset returns the offset behind the last readable message of a queue, 0 where it is unknown.
+func (s *Store) MaxOffset(topic string, queueID int32) int64 {
+	_, hi := s.bounds(topic, queueID)
+	return hi
+}
+
+// QueueEntry returns what the consume queue holds at an offset.
+func (s *Store) QueueEntry(topic string, queueID int32, offset int64) (physical int64, size int32, tagsCode int64, ok bool) {
+	u, ok := s.unit(topic, queueID, offset)
+	return u.physical, u.size, u.tagsCode, ok
+}
+
+func (s *Store) unit(topic string, queueID int32, offset int64) (unit, bool) {
+	q, err := s.queue(topic, queueID, false)
+	if err != nil || q == nil {
+		return unit{}, false
+	}
+	q.mu.RLock()
+	defer q.mu.RUnlock()
+	if offset < q.min || offset >= q.max {
+		return unit{}, false
+	}
+	var b [queueUnit]byte
+	if n, err := s.unitsLocked(q, offset, b[:]); err != nil || n != 1 {
+		return unit{}, false
+	}
+	return decodeUnit(b[:]), true
+}
+
+// InMemory reports whether the message at an offset counts as being in memory: near enough to the log's end.
+func (s *Store) InMemory(topic string, queueID int32, offset int64) bool {
+	u, ok := s.unit(topic, queueID, offset)
+	return ok && s.dispatched.Load()-u.physical <= s.inMemoryBytes()
+}
+
+// StoreTimeAt returns the store time (ms) of the message at an offset.
+func (s *Store) StoreTimeAt(topic string, queueID int32, offset int64) (int64, bool) {
+	u, ok := s.unit(topic, queueID, offset)
+	if !ok {
+		return 0, false
+	}
+	return s.storeTime(u)
+}
+
+func (s *Store) storeTime(u unit) (int64, bool) {
+	g := s.segmentAt(u.physical)
+	if g == nil {
+		return 0, false
+	}
+	defer g.unref()
+	h, err := message.DecodeHeader(g.data[u.physical-g.base:])
+	if err != nil || h.Blank {
+		return 0, false
+	}
+	return h.StoreTimestamp, true
+}
+
+// OffsetByTime finds an offset by store time (ms): the first with a time at or after ms, or with upper the last
+// with a time at or before it. After all messages that is the end, before all of them the beginning.
+func (s *Store) OffsetByTime(topic string, queueID int32, ms int64, upper bool) int64 {
+	lo, hi := s.bounds(topic, queueID)
+	after := func(limit int64) int64 { // first offset with time > limit
+		n := sort.Search(int(hi-lo), func(i int) bool {
+			t, ok := s.StoreTimeAt(topic, queueID, lo+int64(i))
+			return ok && t > limit
+		})
+		return lo + int64(n)
+	}
+	if !upper {
+		if ms == math.MinInt64 {
+			return lo
+		}
+		return after(ms - 1)
+	}
+	if at := after(ms); at > lo {
+		return at - 1
+	}
+	return lo
+}
+
+// Record returns the whole record at a physical offset; the caller calls release when done with it.
+func (s *Store) Record(physical int64) (rec []byte, release func(), err error) {
+	if physical < 0 || physical >= s.dispatched.Load() {
+		return nil, nil, fmt.Errorf("%w: physical offset %d, the log ends at %d", ErrNotFound, physical, s.dispatched.Load())
+	}
+	g := s.segmentAt(physical)
+	if g == nil {
+		return nil, nil, fmt.Errorf("%w: physical offset %d, the log begins at %d", ErrNotFound, physical, s.MinPhysical())
+	}
+	var m message.Message
+	n, err := message.DecodeRecord(g.data[physical-g.base:], &m, false)
+	if err != nil || m.PhysicalOffset != physical {
+		g.unref()
+		return nil, nil, fmt.Errorf("%w: no record begins at physical offset %d", ErrNotFound, physical)
+	}
+	at := physical - g.base
+	return g.data[at : at+int64(n)], g.unref, nil
+}
+
+// Queues calls f for every queue that has files or messages, in no order.
+func (s *Store) Queues(f func(topic string, queueID int32, lo, hi int64)) {
+	s.loadAllQueues()
+	s.queueMu.RLock()
+	list := make([]*queue, 0, len(s.queues))
+	for _, q := range s.queues {
+		list = append(list, q)
+	}
+	s.queueMu.RUnlock()
+	for _, q := range list {
+		q.mu.RLock()
+		lo, hi := q.min, q.max
+		q.mu.RUnlock()
+		f(q.topic, q.id, lo, hi)
+	}
+}

@@ -1,0 +1,52 @@
+// Package vfs is the file system as the store and the metadata files see it: the operating system's, or one in
+// memory that forgets what was not flushed and fails where a test wants it to.
+package vfs
+
+import (
+	"io"
+	"io/fs"
+)
+
+// FS is a file system. Names are slash paths. It is safe for concurrent use.
+type FS interface {
+	// OpenFile opens a file with the flags of package os. Its entry in the folder is durable after SyncDir.
+	OpenFile(name string, flag int) (File, error)
+	Remove(name string) error
+	RemoveAll(name string) error
+	// Rename replaces newName atomically; durable after SyncDir.
+	Rename(oldName, newName string) error
+	MkdirAll(dir string) error
+	// ReadDir returns the entries sorted by name.
+	ReadDir(dir string) ([]fs.DirEntry, error)
+	Stat(name string) (fs.FileInfo, error)
+	// SyncDir makes the entries of a folder durable.
+	SyncDir(dir string) error
+	// Lock takes an exclusive lock on the first byte of a file, creating it; it fails at once when another process
+	// (a Java broker among them) or another part of this one holds it.
+	Lock(name string) (io.Closer, error)
+	// Usage returns the size and the free space of the file system that holds dir, in bytes.
+	Usage(dir string) (total, free uint64, err error)
+}
+
+// File is an open file.
+type File interface {
+	io.ReaderAt
+	io.WriterAt
+	io.Closer
+	Size() (int64, error)
+	// Truncate sets the size; what it adds reads as zeros.
+	Truncate(size int64) error
+	// Sync makes contents and metadata durable.
+	Sync() error
+	// Datasync makes contents durable, and of the metadata what is needed to read them.
+	Datasync() error
+	// Map maps the first length bytes, shared. Writes through WriteAt show in it.
+	Map(length int64, writable bool) (Mapping, error)
+}
+
+// Mapping is a mapped part of a file.
+type Mapping interface {
+	Bytes() []byte
+	Sync() error
+	Close() error
+}
