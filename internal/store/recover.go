@@ -61,10 +61,11 @@ func (s *Store) recover(clean bool) error {
 	if err != nil {
 		return err
 	}
-	if err := s.cutTail(end); err != nil {
+	if err := s.cutTail(end, clean); err != nil {
 		return err
 	}
 	s.end, s.segEnd = end, end-end%s.o.SegmentSize+s.o.SegmentSize
+	last = max(last, java.physic)
 	s.lastTime = last
 	s.lastStored.Store(last)
 	s.dispatched.Store(end)
@@ -168,7 +169,7 @@ func (s *Store) checkHole(i int, at int64, why error) error {
 
 // cutTail makes what lies behind the end unreadable for good: stale bytes there could otherwise pass for records
 // after the next crash. Segments behind the end go.
-func (s *Store) cutTail(end int64) error {
+func (s *Store) cutTail(end int64, clean bool) error {
 	for n := len(s.segments); n > 0; n = len(s.segments) {
 		g := s.segments[n-1]
 		if g.base < end || n == 1 || g.base == end && n > 1 && s.segments[n-2].base+s.o.SegmentSize == end && allZero(g.data[:min(len(g.data), 64)]) {
@@ -185,12 +186,19 @@ func (s *Store) cutTail(end int64) error {
 	}
 	g := s.segments[len(s.segments)-1]
 	from := max(end-g.base, 0)
-	if from >= s.o.SegmentSize || allZero(g.data[from:min(from+64, s.o.SegmentSize)]) && !s.staleBehind(g, from) {
+	if from >= s.o.SegmentSize {
 		return nil
+	}
+	stale, err := !allZero(g.data[from:min(from+64, s.o.SegmentSize)]), error(nil)
+	if !stale && !clean {
+		stale, err = s.staleBehind(g, from)
+	}
+	if err != nil || !stale {
+		return err
 	}
 	base := g.base
 	s.segments = s.segments[:len(s.segments)-1]
-	err := errors.Join(g.file.Truncate(from), g.file.Truncate(s.o.SegmentSize), g.file.Sync())
+	err = errors.Join(g.file.Truncate(from), g.file.Truncate(s.o.SegmentSize), g.file.Sync())
 	g.unref() // the mapping of the old contents
 	if err != nil {
 		return fmt.Errorf("cut the log's tail at %d: %w", end, err)
@@ -215,8 +223,19 @@ func allZero(b []byte) bool {
 
 // staleBehind looks for bytes behind a zeroed end: a batch whose beginning didn't reach the disk while its end
 // did. Only what one batch could have written is looked at.
-func (s *Store) staleBehind(g *segment, from int64) bool {
-	return !allZero(g.data[from:min(from+int64(s.o.MaxBatch)+int64(2*s.o.MaxMessage), s.o.SegmentSize)])
+func (s *Store) staleBehind(g *segment, from int64) (bool, error) {
+	to := min(from+int64(s.o.MaxBatch)+int64(2*s.o.MaxMessage), s.o.SegmentSize)
+	buf := make([]byte, 256<<10)
+	for at := from; at < to; at += int64(len(buf)) {
+		n := min(int64(len(buf)), to-at)
+		if _, err := g.file.ReadAt(buf[:n], at); err != nil {
+			return false, fmt.Errorf("read %s: %w", g.name, err)
+		}
+		if !allZero(buf[:n]) {
+			return true, nil
+		}
+	}
+	return false, nil
 }
 
 // redispatch puts the records between begin and end into consume queues and index where they miss.
