@@ -1,0 +1,206 @@
+package run
+
+import (
+	"context"
+	"errors"
+	"runtime"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"go.uber.org/goleak"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+func TestCloseWaitsForEveryGoroutine(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := NewGroup(t.Context())
+		var ended atomic.Int32
+		for i := range 5 {
+			g.Go(func(ctx context.Context) {
+				<-ctx.Done()
+				time.Sleep(time.Duration(i) * time.Second) // synctest: simulated
+				ended.Add(1)
+			})
+		}
+		if g.Running() != 5 {
+			t.Errorf("%d run", g.Running())
+		}
+		if err := g.Close(context.Background()); err != nil || ended.Load() != 5 || g.Running() != 0 {
+			t.Errorf("%v with %d ended, %d running", err, ended.Load(), g.Running())
+		}
+		if err := g.Close(context.Background()); err != nil {
+			t.Errorf("second close: %v", err)
+		}
+	})
+}
+
+func TestGoIsRefusedAfterStop(t *testing.T) {
+	g := NewGroup(context.Background())
+	g.Stop()
+	if g.Go(func(context.Context) { t.Error("it ran") }) {
+		t.Error("it was taken")
+	}
+	if err := g.Wait(context.Background()); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestDoorAgainstRace starts goroutines from many sides while the owner stops: each that was taken has ended when
+// Close returns, none runs later.
+func TestDoorAgainstRace(t *testing.T) {
+	for range 200 {
+		g := NewGroup(context.Background())
+		var taken, ended atomic.Int32
+		var closed atomic.Bool
+		var callers sync.WaitGroup
+		for range 4 {
+			callers.Go(func() {
+				for range 20 {
+					if g.Go(func(context.Context) {
+						if closed.Load() {
+							t.Error("a goroutine of the group runs after Close")
+						}
+						ended.Add(1)
+					}) {
+						taken.Add(1)
+					}
+				}
+			})
+		}
+		runtime.Gosched()
+		if err := g.Close(context.Background()); err != nil {
+			t.Fatal(err)
+		}
+		closed.Store(true)
+		callers.Wait()
+		if taken.Load() != ended.Load() {
+			t.Fatalf("%d taken, %d ended", taken.Load(), ended.Load())
+		}
+	}
+}
+
+func TestWaitEndsWithItsContext(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := NewGroup(context.Background())
+		release := make(chan struct{})
+		g.Go(func(context.Context) { <-release })
+		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+		defer cancel()
+		if err := g.Close(ctx); !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("%v", err)
+		}
+		close(release)
+		if err := g.Wait(context.Background()); err != nil {
+			t.Errorf("%v", err)
+		}
+		if err := g.Wait(ctx); err != nil {
+			t.Errorf("an ended group, waited for with an ended context: %v", err)
+		}
+	})
+}
+
+func TestStopFromInsideAndGoexit(t *testing.T) {
+	g := NewGroup(context.Background())
+	g.Go(func(ctx context.Context) {
+		g.Go(func(ctx context.Context) { <-ctx.Done() })
+		g.Stop()
+		runtime.Goexit()
+	})
+	if err := g.Wait(context.Background()); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestParentEndsTheContextButNotTheDoor(t *testing.T) {
+	parent, cancel := context.WithCancel(context.Background())
+	g := NewGroup(parent)
+	cancel()
+	seen := make(chan error, 1)
+	if !g.Go(func(ctx context.Context) { seen <- ctx.Err() }) {
+		t.Fatal("refused before Stop")
+	}
+	if err := <-seen; !errors.Is(err, context.Canceled) {
+		t.Error(err)
+	}
+	if err := g.Close(context.Background()); err != nil {
+		t.Error(err)
+	}
+}
+
+// part is a Part that ends with err when it is interrupted, or when end is closed.
+func part(name string, end chan struct{}, err error, order *[]string) Part {
+	stop := make(chan struct{})
+	return Part{Name: name, Run: func() error {
+		select {
+		case <-stop:
+		case <-end:
+		}
+		return err
+	}, Interrupt: func(error) {
+		*order = append(*order, name)
+		close(stop)
+	}}
+}
+
+func TestAll(t *testing.T) {
+	boom, also := errors.New("boom"), errors.New("also")
+	open, done := make(chan struct{}), make(chan struct{})
+	close(done)
+	ended, cancel := context.WithCancel(context.Background())
+	cancel()
+	for _, c := range []struct {
+		name string
+		ctx  context.Context
+		ends []chan struct{}
+		errs []error
+		want string
+	}{
+		{"none", context.Background(), nil, nil, ""},
+		{"one ends well", context.Background(), []chan struct{}{open, done}, []error{nil, nil}, ""},
+		{"one fails", context.Background(), []chan struct{}{done, open}, []error{boom, nil}, "a: boom"},
+		{"one fails, the others too", context.Background(), []chan struct{}{open, done}, []error{also, boom}, "b: boom|a: also"},
+		{"stopped", ended, []chan struct{}{open, open}, []error{nil, nil}, ""},
+		{"stopped, with errors that say so", ended, []chan struct{}{open, open}, []error{context.Canceled, nil}, ""},
+		{"stopped, and one fails", ended, []chan struct{}{open, open}, []error{nil, boom}, "b: boom"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			var order, want []string
+			var parts []Part
+			for i := range c.ends {
+				name := string(rune('a' + i))
+				parts = append(parts, part(name, c.ends[i], c.errs[i], &order))
+				want = slices.Insert(want, 0, name)
+			}
+			got := ""
+			if err := All(c.ctx, parts...); err != nil {
+				got = strings.ReplaceAll(err.Error(), "\n", "|")
+			}
+			if got != c.want {
+				t.Errorf("got %q, want %q", got, c.want)
+			}
+			if !slices.Equal(order, want) {
+				t.Errorf("interrupted in the order %v, want %v", order, want)
+			}
+		})
+	}
+}
+
+func TestAllTellsTheCause(t *testing.T) {
+	why := errors.New("the operator asked")
+	ctx, cancel := context.WithCancelCause(context.Background())
+	cancel(why)
+	stop := make(chan struct{})
+	var got error
+	if err := All(ctx, Part{Name: "a", Run: func() error { <-stop; return nil }, Interrupt: func(cause error) { got = cause; close(stop) }}); err != nil {
+		t.Error(err)
+	}
+	if !errors.Is(got, why) {
+		t.Errorf("cause %v", got)
+	}
+}
