@@ -2,6 +2,7 @@ package protocol
 
 import (
 	"encoding/json"
+	"fmt"
 	"sort"
 	"strconv"
 )
@@ -150,12 +151,32 @@ type TopicConfigWrapper struct {
 // SubscriptionData is one subscription of a consumer.
 type SubscriptionData struct {
 	ClassFilterMode bool     `json:"classFilterMode"`
-	CodeSet         []int32  `json:"codeSet"`
+	CodeSet         Codes    `json:"codeSet"`
 	ExpressionType  string   `json:"expressionType"` // TAG (default) or SQL92
 	SubString       string   `json:"subString"`
 	SubVersion      int64    `json:"subVersion"`
 	TagsSet         []string `json:"tagsSet"`
 	Topic           string   `json:"topic"`
+}
+
+// Codes are the hash codes of tags. The Apache Go client writes them as texts.
+type Codes []int32
+
+// UnmarshalJSON takes numbers and numbers in quotes.
+func (c *Codes) UnmarshalJSON(b []byte) error {
+	var list []json.Number
+	if err := json.Unmarshal(b, &list); err != nil {
+		return err
+	}
+	*c = make(Codes, 0, len(list))
+	for _, n := range list {
+		x, err := strconv.ParseInt(n.String(), 10, 32)
+		if err != nil {
+			return fmt.Errorf("hash code %q: %w", n, err)
+		}
+		*c = append(*c, int32(x))
+	}
+	return nil
 }
 
 // ConsumerData is one consumer group of a heartbeat.

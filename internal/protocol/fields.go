@@ -56,7 +56,9 @@ type FieldWriter struct {
 }
 
 // NewFieldWriter appends to buf: binary pairs, or the members of a JSON object without its braces.
-func NewFieldWriter(buf []byte, binary bool) FieldWriter { return FieldWriter{buf: buf, binary: binary} }
+func NewFieldWriter(buf []byte, binary bool) FieldWriter {
+	return FieldWriter{buf: buf, binary: binary}
+}
 
 // Buffer returns what was written, behind the buffer that was given.
 func (w *FieldWriter) Buffer() []byte { return w.buf }

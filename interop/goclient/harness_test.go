@@ -270,7 +270,9 @@ func collect(into *seen, who string) handlerFunc {
 func child(spec string) {
 	f := strings.Fields(spec)
 	c, err := rocketmq.NewPushConsumer(consumer.WithNameServer([]string{f[0]}), consumer.WithGroupName(f[1]), consumer.WithConsumerOrder(true),
-		consumer.WithInstance(fmt.Sprint("child", os.Getpid())), consumer.WithConsumeFromWhere(consumer.ConsumeFromFirstOffset))
+		// The client pulls a queue that it took over only after its periodic renewal of all locks, whatever the
+		// broker does: every 20 s by default.
+		consumer.WithRebalanceLockInterval(500*time.Millisecond), consumer.WithInstance(fmt.Sprint("child", os.Getpid())), consumer.WithConsumeFromWhere(consumer.ConsumeFromFirstOffset))
 	if err == nil {
 		err = c.Subscribe(f[2], consumer.MessageSelector{}, func(_ context.Context, ms ...*primitive.MessageExt) (consumer.ConsumeResult, error) {
 			for _, m := range ms {
