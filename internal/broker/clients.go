@@ -20,8 +20,7 @@ type clients struct {
 	reg   *member.Registry
 	conns map[uint64]*remoting.Conn
 
-	grace atomic.Bool // a member is in grace: pulls must be looked at
-	locks atomic.Bool // there may be queue locks: commits must be looked at
+	locks atomic.Bool // there may be queue locks: pulls and commits must be looked at
 }
 
 func newClients(o member.Options) *clients {
@@ -36,13 +35,11 @@ func (k *clients) opened(c *remoting.Conn) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.conns[c.ID()] = c
+	k.reg.Opened(c.ID())
 }
 
-// flagsLocked keeps the two hints true; the caller holds mu.
-func (k *clients) flagsLocked() {
-	k.grace.Store(k.reg.InGrace())
-	k.locks.Store(k.reg.Urgent())
-}
+// flagsLocked keeps the hint true; the caller holds mu.
+func (k *clients) flagsLocked() { k.locks.Store(k.reg.Urgent()) }
 
 func (k *clients) connClosed(c *remoting.Conn, now time.Time) []member.Notice {
 	k.mu.Lock()
@@ -61,15 +58,23 @@ func (k *clients) tick(now time.Time) ([]member.Notice, time.Time) {
 	return n, k.reg.NextDeadline(now)
 }
 
-// sawPull lets a member in grace be recognised by what it asks for; without one it costs an atomic load.
-func (k *clients) sawPull(c *remoting.Conn, group, topicName string, queue int32, now time.Time) {
-	if !k.grace.Load() {
-		return
+// sawPull lets a member that lost its connection be recognised by what it asks for. Where nobody holds locks it
+// costs an atomic load.
+func (k *clients) sawPull(c *remoting.Conn, group, topicName string, queue int32, now time.Time) []member.Notice {
+	if !k.locks.Load() {
+		return nil
+	}
+	k.mu.RLock()
+	unknown := k.reg.Unknown(connOf(c), group)
+	k.mu.RUnlock()
+	if !unknown {
+		return nil
 	}
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	k.reg.Saw(connOf(c), group, topicName, queue, now)
+	n := k.reg.Saw(connOf(c), group, topicName, queue, now)
 	k.flagsLocked()
+	return n
 }
 
 // mayCommit see member.Registry; where nobody holds locks it costs an atomic load.
@@ -211,9 +216,10 @@ func (b *Broker) lockQueues(c *remoting.Conn, req *remoting.Command) (*remoting.
 		return nil, refuse(protocol.SystemError, "lock body: %s", err)
 	}
 	b.clients.mu.Lock()
-	held := b.clients.reg.Lock(connOf(c), body.ConsumerGroup, body.ClientID, lockQueuesOf(body.MQSet), b.now())
+	held, notices := b.clients.reg.Lock(connOf(c), body.ConsumerGroup, body.ClientID, lockQueuesOf(body.MQSet), b.now())
 	b.clients.flagsLocked()
 	b.clients.mu.Unlock()
+	b.notify(notices)
 	out := protocol.LockBatchResponse{LockOKMQSet: make([]protocol.MessageQueue, 0, len(held))}
 	for _, q := range held {
 		out.LockOKMQSet = append(out.LockOKMQSet, protocol.MessageQueue{Topic: q.Topic, BrokerName: q.Broker, QueueID: q.ID})
@@ -228,9 +234,10 @@ func (b *Broker) unlockQueues(c *remoting.Conn, req *remoting.Command) (*remotin
 		return nil, refuse(protocol.SystemError, "unlock body: %s", err)
 	}
 	b.clients.mu.Lock()
-	b.clients.reg.Unlock(connOf(c), body.ConsumerGroup, body.ClientID, lockQueuesOf(body.MQSet), b.now())
+	notices := b.clients.reg.Unlock(connOf(c), body.ConsumerGroup, body.ClientID, lockQueuesOf(body.MQSet), b.now())
 	b.clients.flagsLocked()
 	b.clients.mu.Unlock()
+	b.notify(notices)
 	b.wakeClock()
 	return &remoting.Response{}, nil
 }

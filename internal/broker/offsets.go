@@ -17,7 +17,7 @@ func (b *Broker) queryConsumerOffset(c *remoting.Conn, req *remoting.Command) (*
 	if err := protocol.Decode(req.Fields, &h); err != nil {
 		return nil, err
 	}
-	b.clients.sawPull(c, h.ConsumerGroup, h.Topic, h.QueueID, b.now())
+	b.notify(b.clients.sawPull(c, h.ConsumerGroup, h.Topic, h.QueueID, b.now()))
 	empty := protocol.Empty{}
 	offset, ok := b.offsets.Query(h.Topic, h.ConsumerGroup, h.QueueID)
 	switch {

@@ -87,7 +87,7 @@ func (b *Broker) preparePull(c *remoting.Conn, req *remoting.Command) (p pull, h
 	}
 
 	now := b.now()
-	b.clients.sawPull(c, g.GroupName, cfg.TopicName, h.QueueID, now)
+	b.notify(b.clients.sawPull(c, g.GroupName, cfg.TopicName, h.QueueID, now))
 	if to, ok := b.offsets.TakeReset(cfg.TopicName, g.GroupName, h.QueueID); ok {
 		return p, 0, refuseWith(&protocol.PullMessageResponse{NextBeginOffset: to,
 			MinOffset: b.store.MinOffset(cfg.TopicName, h.QueueID), MaxOffset: b.store.MaxOffset(cfg.TopicName, h.QueueID)},
