@@ -65,8 +65,8 @@ func envOr(name, def string) string {
 }
 
 // config builds the configuration: defaults, file, environment, flags.
-func (f *serverFlags) config() (*config.Config, error) {
-	c := config.New()
+func (f *serverFlags) config(roles server.Roles) (*config.Config, error) {
+	c := config.NewFor(configRole(roles))
 	if f.file != "" {
 		if err := c.LoadFile(f.file); err != nil {
 			return nil, err
@@ -101,6 +101,16 @@ func (f *serverFlags) config() (*config.Config, error) {
 	return c, nil
 }
 
+func configRole(roles server.Roles) config.Role {
+	switch {
+	case !roles.Broker:
+		return config.NameServer
+	case !roles.NameServer:
+		return config.Broker
+	}
+	return config.AllInOne
+}
+
 func (f *serverFlags) logger() (*slog.Logger, error) {
 	var level slog.Level
 	if err := level.UnmarshalText([]byte(f.logLevel)); err != nil {
@@ -121,7 +131,7 @@ func (f *serverFlags) run(cmd *cobra.Command, roles server.Roles, began time.Tim
 	if err != nil {
 		return err
 	}
-	c, err := f.config()
+	c, err := f.config(roles)
 	if err != nil {
 		return err
 	}

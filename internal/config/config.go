@@ -6,14 +6,12 @@
 package config
 
 import (
-	_ "embed"
 	"fmt"
 	"os"
 	"path/filepath"
 	"sort"
 	"strconv"
 	"strings"
-	"unicode"
 
 	"github.com/magiconair/properties"
 )
@@ -31,14 +29,18 @@ const (
 
 // Setting declares one setting.
 type Setting struct {
-	Key     string
-	Kind    Kind
-	Default string
-	Min     int64
-	Max     int64
-	Choices []string
-	Ours    bool // RocketMQ has no such key
-	Meaning string
+	Key      string
+	Kind     Kind
+	Default  string
+	Min      int64
+	Max      int64
+	Clamped  bool  // Int: a value outside is taken as the nearest one inside, as RocketMQ does
+	Multiple int64 // Int: a value is taken as the next multiple, as RocketMQ does
+	Choices  []string
+	Ours     bool   // RocketMQ has no such key
+	Flag     string // the command-line flag that sets it, without dashes; its variable (--data: APOGEE_DATA) does too
+	Meaning  string
+	rule     rule
 }
 
 func text(key, def, meaning string) Setting {
@@ -58,46 +60,69 @@ func ours(s Setting) Setting {
 	return s
 }
 
+func (s Setting) flag(name string) Setting {
+	s.Flag = name
+	return s
+}
+
+func multipleOf(n int64, s Setting) Setting {
+	s.Multiple = n
+	return s
+}
+
+func (s Setting) clamped() Setting {
+	s.Clamped = true
+	return s
+}
+
 const (
-	kib  = int64(1) << 10
-	mib  = int64(1) << 20
-	gib  = int64(1) << 30
-	many = int64(1) << 31
+	kib = int64(1) << 10
+	mib = int64(1) << 20
+	gib = int64(1) << 30
+	// maxFile is the largest file Java maps. Slots and entries of an index file at their largest stay below it.
+	maxFile = int64(1)<<31 - 1
 )
 
 // Settings returns all declarations, in the order in which they are documented.
 func Settings() []Setting {
 	return []Setting{
-		text("brokerName", "", "name of the broker; default the host's name"),
-		text("brokerClusterName", "DefaultCluster", "name of the cluster"),
-		num("brokerId", 0, 0, 0, "0: a master; replicas are not served by this version"),
-		text("brokerIP1", "", "address that clients are told; unset: the one through which they reached the server"),
-		text("bindAddress", "127.0.0.1", "address to listen on; 0.0.0.0 for all"),
-		num("listenPort", 10911, 0, 65535, "port of the broker; the VIP listener is two below; 0 picks free ones"),
-		ours(num("namesrvPort", 9876, 0, 65535, "port of the name server; 0 picks a free one")),
-		ours(num("httpPort", 8088, 0, 65535, "port of health and metrics; 0 picks a free one")),
-		ours(text("httpAddress", "127.0.0.1", "address of health and metrics")),
-		text("namesrvAddr", "", "name servers of a broker that runs alone, separated by ;"),
-		text("storePathRootDir", "apogee-data", "folder of the store"),
-		text("storePathCommitLog", "", "folder of the commit log; default commitlog in the store"),
-		text("kvConfigPath", "", "file of the name server's KV configuration; default kvConfig.json in the store's folder"),
+		text("brokerName", "", "name of the broker; default the host's name").is(wantServerName, isServerName).unset(),
+		text("brokerClusterName", "DefaultCluster", "name of the cluster").is(wantServerName, isServerName),
+		num("brokerId", 0, 0, 0, "0: a master").is("0: replicas are not served by this version", nil),
+		text("brokerIP1", "", "address that clients are told; unset: the one through which they reached the server").is("an IP address", isIP).unset(),
+		text("bindAddress", "127.0.0.1", "address to listen on; 0.0.0.0 for all").is("an IP address", isIP).flag("listen"),
+		num("listenPort", 10911, 0, 65535, "port of the broker; the VIP listener is two below; 0 picks free ones. Of a name server that runs alone: its port").
+			is("0, or a whole number from 3 to 65535", isBrokerPort).flag("broker-port"),
+		ours(num("namesrvPort", 9876, 0, 65535, "port of the name server; 0 picks a free one")).flag("namesrv-port"),
+		ours(num("httpPort", 8088, 0, 65535, "port of health and metrics; 0 picks a free one")).flag("http-port"),
+		ours(text("httpAddress", "127.0.0.1", "address of health and metrics")).is("an IP address or localhost", isHost),
+		text("namesrvAddr", "", "name servers of a broker that runs alone").is("addresses HOST:PORT separated by ;", areAddresses).unset().flag("namesrv"),
+		text("storePathRootDir", "", "folder of the store; default apogee in the home folder, or in the working folder of a process without one").
+			is("a path; ${…} and ~ are not expanded and so refused", isPath).unset().flag("data"),
+		text("storePathCommitLog", "", "folder of the commit log; default commitlog in the store").
+			is("one path; several, separated by commas, are not served, ${…} and ~ are not expanded", isOnePath).unset(),
+		text("kvConfigPath", "", "file of the name server's KV configuration; default namesrv/kvConfig.json in the store's folder").
+			is("a path; ${…} and ~ are not expanded and so refused", isPath).unset(),
+		{Key: "brokerRole", Kind: Choice, Default: "ASYNC_MASTER", Choices: []string{"ASYNC_MASTER"},
+			rule: rule{want: "ASYNC_MASTER: replicas are not served by this version"}, Meaning: "a master without replicas"},
 		{Key: "flushDiskType", Kind: Choice, Default: "SYNC_FLUSH", Choices: []string{"SYNC_FLUSH", "ASYNC_FLUSH"},
 			Meaning: "SYNC_FLUSH answers a send when it is on the disk (the default here), ASYNC_FLUSH when the operating system has it"},
 		num("flushIntervalCommitLog", 500, 10, 60_000, "ms between flushes in ASYNC_FLUSH"),
-		num("mappedFileSizeCommitLog", gib, 64*kib, 4*gib, "bytes of a commit-log file; must be what the store was made with"),
-		num("mappedFileSizeConsumeQueue", 6_000_000, 2000, gib, "bytes of a consume-queue file, a multiple of 20; must be what the store was made with"),
-		num("maxHashSlotNum", 5_000_000, 16, many, "slots of an index file; must be what the store was made with"),
-		num("maxIndexNum", 20_000_000, 16, many, "entries of an index file; must be what the store was made with"),
+		num("mappedFileSizeCommitLog", gib, 64*kib, maxFile, "bytes of a commit-log file; must be what the store was made with"),
+		multipleOf(20, num("mappedFileSizeConsumeQueue", 6_000_000, 2000, maxFile-7, "bytes of a consume-queue file, rounded up to whole entries of 20; must be what the store was made with")),
+		num("maxHashSlotNum", 5_000_000, 16, 100_000_000, "slots of an index file; must be what the store was made with"),
+		num("maxIndexNum", 20_000_000, 16, 80_000_000, "entries of an index file; must be what the store was made with"),
 		flag("messageIndexEnable", true, "index messages by key"),
 		num("maxMessageSize", 4*mib, kib, 12*mib, "largest body in bytes"),
-		text("messageDelayLevel", "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h", "delays of the levels, from 1 on"),
+		text("messageDelayLevel", "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h", "delays of the levels, from 1 on").
+			is("delays like 30s 5m 2h 1d separated by spaces, each a year at most", areDelays),
 		flag("autoCreateTopicEnable", true, "a topic comes into being when a producer sends to it"),
 		flag("autoCreateSubscriptionGroup", true, "a group comes into being when a consumer names it"),
 		num("defaultTopicQueueNums", 8, 1, 1024, "most queues of a topic that comes into being by itself"),
 		flag("clusterTopicEnable", true, "the topic named like the cluster may be used"),
 		flag("brokerTopicEnable", true, "the topic named like the broker may be used"),
 		flag("traceTopicEnable", false, "make the trace topic"),
-		text("msgTraceTopicName", "RMQ_SYS_TRACE_TOPIC", "name of the trace topic"),
+		text("msgTraceTopicName", "RMQ_SYS_TRACE_TOPIC", "name of the trace topic").is("1 to 127 characters of A-Z a-z 0-9 _ - % |", isTopicName),
 		text("regionId", "DefaultRegion", "region that messages are stamped with"),
 		flag("traceOn", true, "producers are told to trace"),
 		num("brokerPermission", 6, 0, 6, "4 read, 2 write"),
@@ -109,7 +134,7 @@ func Settings() []Setting {
 		ours(num("lockReleaseGraceMillis", 4000, 0, 60_000, "ms that a member which holds queue locks may take to come back after its connection ended")),
 		ours(num("rebalanceLockMaxLiveTime", 60_000, 1000, 600_000, "ms of a queue lock's lease")),
 		flag("notifyConsumerIdsChangedEnable", true, "tell members of a group when it changes"),
-		num("registerNameServerPeriod", 30_000, 10_000, 60_000, "ms between registrations with name servers"),
+		num("registerNameServerPeriod", 30_000, 10_000, 60_000, "ms between registrations with name servers").clamped(),
 		num("accessMessageInMemoryMaxRatio", 40, 0, 100, "percent of the machine's memory that the newest messages are taken to lie in; 0: none"),
 		num("maxTransferBytesOnMessageInMemory", 256*kib, kib, 12*mib, "most bytes of a pull from memory"),
 		num("maxTransferCountOnMessageInMemory", 32, 1, 1024, "most messages of a pull from memory"),
@@ -117,9 +142,9 @@ func Settings() []Setting {
 		num("maxTransferCountOnMessageInDisk", 8, 1, 1024, "most messages of a pull from the disk"),
 		num("defaultQueryMaxNum", 32, 1, 64, "most messages of a query by unique key"),
 		num("fileReservedTime", 72, 1, 87_600, "hours that commit-log files are kept"),
-		text("deleteWhen", "04", "hours of the day at which expired files go, separated by ;"),
+		text("deleteWhen", "04", "hours of the day at which expired files go").is("hours from 0 to 23 separated by ;", areHours),
 		num("cleanResourceInterval", 10_000, 1000, 600_000, "ms between looks at the disk"),
-		num("diskMaxUsedSpaceRatio", 75, 10, 99, "percent of the disk in use above which expired files go at any hour"),
+		num("diskMaxUsedSpaceRatio", 75, 10, 95, "percent of the disk in use above which expired files go at any hour").clamped(),
 		num("diskSpaceCleanForciblyRatio", 85, 30, 99, "percent above which the oldest files go whatever their age"),
 		flag("cleanFileForciblyEnable", true, "let the oldest files go when the disk is that full"),
 		num("serverChannelMaxIdleTimeSeconds", 120, 1, 3600, "s after which an idle connection is closed"),
@@ -137,100 +162,51 @@ func Settings() []Setting {
 
 // Config are the values of all settings.
 type Config struct {
+	role   Role
 	values map[string]string
 	decls  map[string]Setting
-	Notes  []string // what the one who starts it should know: one line each
+	inert  map[string]string // see inertKeys; filled when first needed
+	Notes  []string          // what the one who starts it should know: one line each
 }
 
-// New returns the defaults.
-func New() *Config {
-	c := &Config{values: map[string]string{}, decls: map[string]Setting{}}
+// New returns the defaults of a process that is name server and broker.
+func New() *Config { return NewFor(AllInOne) }
+
+// NewFor returns the defaults of a process with the given role.
+func NewFor(role Role) *Config {
+	c := &Config{role: role, values: map[string]string{}, decls: map[string]Setting{}}
 	for _, s := range Settings() {
 		c.values[s.Key], c.decls[s.Key] = s.Default, s
 	}
 	return c
 }
 
-//go:embed javakeys.txt
-var javaKeys string
-
-// Set sets one value. A key that only RocketMQ knows is accepted and noted, an unknown one is noted with the nearest
-// known; a value out of range is an error that names the range. from says where it came from.
+// Set sets one value. A key that only RocketMQ knows is accepted and noted with the reason, or refused when ignoring
+// it would do harm; an unknown one is noted with the nearest known. A value out of range is an error that names key,
+// value and legal values. from says where it came from.
 func (c *Config) Set(key, value, from string) error {
 	key, value = strings.TrimSpace(key), strings.TrimSpace(value)
 	s, ok := c.decls[key]
 	if !ok {
-		for _, k := range strings.Fields(javaKeys) {
-			if k == key {
-				c.Notes = append(c.Notes, fmt.Sprintf("%s: %s is RocketMQ's and has no meaning here", from, key))
-				return nil
-			}
-		}
-		c.Notes = append(c.Notes, fmt.Sprintf("%s: %s is no setting; did you mean %s?", from, key, c.nearest(key)))
-		return nil
+		return c.setOther(key, value, from)
 	}
-	if err := s.check(value); err != nil {
+	if c.role == NameServer && key == "listenPort" {
+		s = c.decls["namesrvPort"]
+		s.Key, key = key, s.Key // errors name the key as it was given
+	}
+	kept, note, err := s.read(value)
+	if err != nil {
 		return fmt.Errorf("%s: %w", from, err)
 	}
-	c.values[key] = value
+	if note != "" {
+		c.note("%s: %s", from, note)
+	}
+	c.values[key] = kept
 	return nil
 }
 
-func (s Setting) check(v string) error {
-	switch s.Kind {
-	case Int:
-		n, err := strconv.ParseInt(v, 10, 64)
-		if err != nil || n < s.Min || n > s.Max {
-			return fmt.Errorf("%s=%s: want a whole number from %d to %d", s.Key, v, s.Min, s.Max)
-		}
-	case Bool:
-		if v != "true" && v != "false" {
-			return fmt.Errorf("%s=%s: want true or false", s.Key, v)
-		}
-	case Choice:
-		for _, c := range s.Choices {
-			if v == c {
-				return nil
-			}
-		}
-		return fmt.Errorf("%s=%s: want one of %s", s.Key, v, strings.Join(s.Choices, ", "))
-	}
-	return nil
-}
-
-// nearest returns the declared key with the least edits from key.
-func (c *Config) nearest(key string) string {
-	best, at := "", 1<<30
-	keys := make([]string, 0, len(c.decls))
-	for k := range c.decls {
-		keys = append(keys, k)
-	}
-	sort.Strings(keys)
-	for _, k := range keys {
-		if d := edits(strings.ToLower(key), strings.ToLower(k)); d < at {
-			best, at = k, d
-		}
-	}
-	return best
-}
-
-func edits(a, b string) int {
-	row := make([]int, len(b)+1)
-	for j := range row {
-		row[j] = j
-	}
-	for i := range len(a) {
-		last := row[0]
-		row[0] = i + 1
-		for j := range len(b) {
-			d := last
-			if a[i] != b[j] {
-				d = 1 + min(last, row[j], row[j+1])
-			}
-			last, row[j+1] = row[j+1], d
-		}
-	}
-	return row[len(b)]
+func (c *Config) note(format string, args ...any) {
+	c.Notes = append(c.Notes, fmt.Sprintf(format, args...))
 }
 
 // LoadFile reads a properties file. ${…} in it is text, as for a Java broker.
@@ -238,42 +214,12 @@ func (c *Config) LoadFile(name string) error {
 	l := properties.Loader{Encoding: properties.UTF8, DisableExpansion: true}
 	p, err := l.LoadFile(name)
 	if err != nil {
-		return fmt.Errorf("configuration: %w", err)
+		return fmt.Errorf("configuration file %s: %w", name, err)
 	}
 	for _, k := range p.Keys() {
 		v, _ := p.Get(k)
 		if err := c.Set(k, v, name); err != nil {
 			return err
-		}
-	}
-	return nil
-}
-
-// EnvName returns the environment variable of a key: brokerIP1 → APOGEE_BROKER_IP1.
-func EnvName(key string) string {
-	var b strings.Builder
-	b.WriteString("APOGEE_")
-	for i, r := range key {
-		if i > 0 && unicode.IsUpper(r) && !unicode.IsUpper(rune(key[i-1])) {
-			b.WriteByte('_')
-		}
-		b.WriteRune(unicode.ToUpper(r))
-	}
-	return b.String()
-}
-
-// LoadEnv takes the settings that environ (as os.Environ) has.
-func (c *Config) LoadEnv(environ []string) error {
-	names := map[string]string{}
-	for k := range c.decls {
-		names[EnvName(k)] = k
-	}
-	for _, e := range environ {
-		name, value, _ := strings.Cut(e, "=")
-		if k, ok := names[name]; ok {
-			if err := c.Set(k, value, name); err != nil {
-				return err
-			}
 		}
 	}
 	return nil
@@ -297,19 +243,39 @@ func (c *Config) BrokerName() string {
 		return n
 	}
 	host, err := os.Hostname()
-	if err != nil || host == "" {
-		return "broker-a"
+	if err != nil {
+		host = ""
 	}
-	return strings.Map(func(r rune) rune {
-		if r < 128 && (unicode.IsLetter(r) || unicode.IsDigit(r) || r == '-' || r == '_') {
-			return r
-		}
-		return '-'
-	}, host)
+	return legalName(host)
 }
 
-// DataDir returns the store's folder as an absolute path.
-func (c *Config) DataDir() (string, error) { return filepath.Abs(c.Text("storePathRootDir")) }
+// legalName turns a host's name into a broker's. A dot goes too: the broker's topic of that name is one that any
+// client may ask for by RocketMQ's rules for names, which know no dots.
+func legalName(host string) string {
+	name := []byte(host)
+	for i := range name {
+		if !onlyOf(string(name[i:i+1]), "_-") {
+			name[i] = '-'
+		}
+	}
+	if len(name) == 0 {
+		return "broker-a"
+	}
+	return string(name[:min(len(name), 99)])
+}
+
+// DataDir returns the store's folder as an absolute path: storePathRootDir, or apogee in the home folder.
+func (c *Config) DataDir() (string, error) {
+	dir := c.Text("storePathRootDir")
+	if dir == "" {
+		home, err := os.UserHomeDir()
+		if err != nil {
+			home = "."
+		}
+		dir = filepath.Join(home, "apogee")
+	}
+	return filepath.Abs(dir)
+}
 
 // Render returns all values as properties, sorted, for the admin requests that read settings.
 func (c *Config) Render() string {
@@ -320,7 +286,27 @@ func (c *Config) Render() string {
 	sort.Strings(keys)
 	var b strings.Builder
 	for _, k := range keys {
-		fmt.Fprintf(&b, "%s=%s\n", k, c.values[k])
+		fmt.Fprintf(&b, "%s=%s\n", k, c.shown(k))
 	}
 	return b.String()
+}
+
+// shown returns a value as those who read settings want it: what is unset is what is used instead.
+func (c *Config) shown(key string) string {
+	v := c.values[key]
+	dir, err := c.DataDir()
+	switch {
+	case key == "listenPort" && c.role == NameServer:
+		return c.values["namesrvPort"]
+	case key == "brokerName":
+		return c.BrokerName()
+	case err != nil:
+	case key == "storePathRootDir":
+		return dir
+	case key == "storePathCommitLog" && v == "":
+		return filepath.Join(dir, "commitlog")
+	case key == "kvConfigPath" && v == "":
+		return filepath.Join(dir, "namesrv", "kvConfig.json")
+	}
+	return v
 }
