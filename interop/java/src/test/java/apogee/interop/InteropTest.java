@@ -934,11 +934,14 @@ class InteropTest {
         }
 
         void reset() throws Exception {
-            for (Socket s : open) {
-                s.setSoLinger(true, 0);
-                s.close();
+            List<Socket> cut = new ArrayList<>(open);
+            open.removeAll(cut);
+            for (Socket s : cut) {
+                if (!s.isClosed()) {
+                    s.setSoLinger(true, 0);
+                    s.close();
+                }
             }
-            open.clear();
         }
 
         @Override
