@@ -10,6 +10,10 @@ import (
 	"github.com/pierrec/lz4/v4"
 )
 
+// maxWindow bounds the memory, in bytes, that a zstd body makes its reader take, whatever limit says: encoders ask
+// for up to 8 MiB below their ultra levels, and Java's streams ask for it even when the body is small.
+const maxWindow = 16 << 20
+
 // Decompress returns the body as the producer had it. A body without the Compressed flag is returned as it is.
 // limit bounds the result in bytes, against bodies made to explode.
 func Decompress(flag SysFlag, body []byte, limit int) ([]byte, error) {
@@ -28,7 +32,7 @@ func Decompress(flag SysFlag, body []byte, limit int) ([]byte, error) {
 	case CompressedLZ4:
 		r = lz4.NewReader(bytes.NewReader(body))
 	case CompressedZSTD:
-		z, err := zstd.NewReader(bytes.NewReader(body), zstd.WithDecoderConcurrency(1), zstd.WithDecoderMaxMemory(uint64(limit)+1<<20))
+		z, err := zstd.NewReader(bytes.NewReader(body), zstd.WithDecoderConcurrency(1), zstd.WithDecoderLowmem(true), zstd.WithDecoderMaxWindow(maxWindow))
 		if err != nil {
 			return nil, fmt.Errorf("decompress zstd body of %d bytes: %w", len(body), err)
 		}

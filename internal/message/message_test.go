@@ -3,88 +3,14 @@ package message
 import (
 	"bytes"
 	"encoding/hex"
-	"encoding/json"
-	"errors"
 	"fmt"
 	"net/netip"
-	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 	"time"
 
 	"pgregory.net/rapid"
-
-	"github.com/apogeemq/apogee/internal/testkit"
 )
-
-type goldenRecord struct {
-	Blank                                                           bool
-	Topic, BornHost, StoreHost, OffsetMsgID                         string
-	QueueID                                                         int32
-	QueueOffset, PhysicalOffset, BornTimestamp, StoreTimestamp, CRC int64
-	Size, SysFlag, Flag, ReconsumeTimes                             int32
-	PreparedTransactionOffset                                       int64
-	BodyCRC                                                         uint32
-	Properties                                                      map[string]string
-}
-
-// TestGoldenStore decodes every record of a Java commit log, compares it with the manifest, and builds it again
-// from its fields: the bytes must be Java's.
-func TestGoldenStore(t *testing.T) {
-	dir := testkit.Untar(t, "testdata/clean.tar.gz", t.TempDir())
-	raw, err := os.ReadFile("testdata/clean.manifest.json")
-	if err != nil {
-		t.Fatal(err)
-	}
-	var manifest struct{ Records []goldenRecord }
-	if err := json.Unmarshal(raw, &manifest); err != nil {
-		t.Fatal(err)
-	}
-	files, _ := filepath.Glob(filepath.Join(dir, "store/commitlog/*"))
-	var log []byte
-	for _, f := range files {
-		b, err := os.ReadFile(f)
-		if err != nil {
-			t.Fatal(err)
-		}
-		log = append(log, b...)
-	}
-	at := 0
-	for i, want := range manifest.Records {
-		var m Message
-		n, err := DecodeRecord(log[at:], &m, true)
-		if want.Blank {
-			if !errors.Is(err, ErrBlank) {
-				t.Fatalf("record %d: %v, want a blank", i, err)
-			}
-			at += n
-			continue
-		}
-		if err != nil {
-			t.Fatalf("record %d at %d: %v", i, at, err)
-		}
-		got := goldenRecord{
-			Topic: m.Topic, BornHost: m.BornHost.String(), StoreHost: m.StoreHost.String(), OffsetMsgID: OffsetID(m.StoreHost, m.PhysicalOffset),
-			QueueID: m.QueueID, QueueOffset: m.QueueOffset, PhysicalOffset: m.PhysicalOffset, BornTimestamp: m.BornTimestamp,
-			StoreTimestamp: m.StoreTimestamp, Size: m.StoreSize, SysFlag: int32(m.SysFlag), Flag: m.Flag, ReconsumeTimes: m.ReconsumeTimes,
-			PreparedTransactionOffset: m.PreparedTransactionOffset, BodyCRC: m.BodyCRC, Properties: PropertyMap(m.Properties),
-		}
-		if fmt.Sprint(got) != fmt.Sprint(want) {
-			t.Fatalf("record %d:\n got %v\nwant %v", i, got, want)
-		}
-		if again := AppendRecord(nil, &m); !bytes.Equal(again, log[at:at+n]) {
-			t.Fatalf("record %d: built again it differs", i)
-		}
-		if p := RecordProperties(log[at : at+n]); !bytes.Equal(p, m.Properties) {
-			t.Fatalf("record %d: RecordProperties differs", i)
-		}
-		at += n
-	}
-	if at < 100_000 {
-		t.Fatalf("only %d bytes of log compared", at)
-	}
-}
 
 // TestVector checks the record that was computed with the JDK.
 func TestVector(t *testing.T) {
@@ -258,21 +184,6 @@ func TestUniqueIDs(t *testing.T) {
 	}
 }
 
-func FuzzDecodeRecord(f *testing.F) {
-	f.Add(AppendRecord(nil, &Message{Topic: "T", Body: []byte("b"), Properties: []byte("A\x01b\x02")}))
-	f.Add(AppendBlank(nil, 100))
-	f.Fuzz(func(t *testing.T, b []byte) {
-		var m Message
-		n, err := DecodeRecord(b, &m, true)
-		if err == nil {
-			if n < fixedSize || n > len(b) {
-				t.Fatalf("size %d of %d bytes", n, len(b))
-			}
-			RecordProperties(b[:n])
-		}
-	})
-}
-
 func FuzzProperties(f *testing.F) {
 	f.Add([]byte("A\x01b\x02"), "A")
 	f.Fuzz(func(t *testing.T, p []byte, key string) {
@@ -301,13 +212,4 @@ func FuzzSplitBatch(f *testing.F) {
 			t.Fatalf("%d bytes from %d", len(again), len(b))
 		}
 	})
-}
-
-func BenchmarkAppendRecord(b *testing.B) {
-	m := Message{Topic: "bench", Body: make([]byte, 1024), Properties: []byte("UNIQ_KEY\x010123456789ABCDEF0123456789ABCDEF\x02WAIT\x01true\x02")}
-	buf := make([]byte, 0, 2048)
-	b.ReportAllocs()
-	for b.Loop() {
-		buf = AppendRecord(buf[:0], &m)
-	}
 }

@@ -304,6 +304,6 @@ func RecordProperties(rec []byte) []byte {
 	} else {
 		p += 1 + int(rec[p])
 	}
-	n := int(be.Uint16(rec[p:]))
+	n := max(int(int16(be.Uint16(rec[p:]))), 0) // a negative length means none, as in DecodeRecord
 	return rec[p+2 : p+2+n]
 }

@@ -4,9 +4,11 @@ package testkit
 import (
 	"archive/tar"
 	"bufio"
+	"bytes"
 	"compress/gzip"
 	"encoding/hex"
 	"encoding/json"
+	"errors"
 	"io"
 	"os"
 	"path/filepath"
@@ -62,7 +64,7 @@ func Frames(t testing.TB, path string) []Frame {
 	return out
 }
 
-// Untar unpacks a .tar.gz below dir and returns dir.
+// Untar unpacks a .tar.gz below dir and returns dir. Long runs of zeros take no space.
 func Untar(t testing.TB, archive, dir string) string {
 	t.Helper()
 	f, err := os.Open(archive)
@@ -93,15 +95,34 @@ func Untar(t testing.TB, archive, dir string) string {
 		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 			t.Fatal(err)
 		}
-		out, err := os.Create(path)
-		if err != nil {
+		if err := writeSparse(path, r); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := io.Copy(out, r); err != nil {
-			t.Fatal(err)
+	}
+}
+
+// writeSparse writes a file, leaving out blocks of zeros: recordings hold files of a gigabyte with little in them.
+func writeSparse(path string, r io.Reader) error {
+	f, err := os.Create(path)
+	if err != nil {
+		return err
+	}
+	block, zeros := make([]byte, 64<<10), make([]byte, 64<<10)
+	size := int64(0)
+	for {
+		n, err := io.ReadFull(r, block)
+		if !bytes.Equal(block[:n], zeros[:n]) {
+			if _, err := f.WriteAt(block[:n], size); err != nil {
+				return errors.Join(err, f.Close())
+			}
 		}
-		if err := out.Close(); err != nil {
-			t.Fatal(err)
+		size += int64(n)
+		switch err {
+		case nil:
+		case io.EOF, io.ErrUnexpectedEOF:
+			return errors.Join(f.Truncate(size), f.Close())
+		default:
+			return errors.Join(err, f.Close())
 		}
 	}
 }
