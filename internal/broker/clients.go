@@ -130,7 +130,7 @@ func (b *Broker) heartbeat(c *remoting.Conn, req *remoting.Command) (*remoting.R
 	}
 	now := b.now()
 	who := member.Client{ID: hb.ClientID, Language: req.Language, Version: req.Version, Promised: hb.StopsWhenDisconnected}
-	changed := true
+	changed := hb.HeartbeatFingerprint == 0 // as Java says where there is no consumer
 	var notices []member.Notice
 	for _, d := range hb.ConsumerDataSet {
 		g, ok, err := b.group([]byte(d.GroupName))

@@ -165,6 +165,11 @@ func (b *Broker) pullOrPark(c *remoting.Conn, p *pull, hold time.Duration) {
 		if b.parked.Park(longpoll.Key{Topic: p.topic, Queue: p.queue}, &parked, c.ID(), deadline, moved) {
 			b.results.put(r)
 			b.armHold(deadline)
+			select {
+			case <-c.Done(): // it ended before the pull was parked
+				b.parked.DropConn(c.ID())
+			default:
+			}
 			return
 		}
 		b.store.Get(p.topic, p.queue, p.offset, p.max, 0, p.filter, r)

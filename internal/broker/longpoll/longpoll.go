@@ -6,6 +6,7 @@ import (
 	"container/heap"
 	"hash/maphash"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -24,15 +25,20 @@ type Pull interface {
 
 // Table holds the waiting pulls. It is safe for concurrent use.
 //
-// No wake-up is lost between "nothing found" and waiting: Park takes the queue's end as the caller's read saw it,
-// and refuses when a message arrived behind it since; the caller reads again.
+// No wake-up is lost between "nothing found" and waiting. Park asks, once arrivals see the pull coming, whether the
+// queue's end has moved since the caller read, and refuses if so: the caller reads again. Arrived is called after
+// the message is readable. So either the message is readable when Park asks, or Arrived comes after the asking and
+// finds the pull: it looks whether anyone waits (waiting, the shard's lock) after the message became readable, and
+// Park becomes visible there before it asks.
+//
+// Lock order: a shard's mu, then Table.mu.
 type Table struct {
 	seed   maphash.Seed
 	shards [shards]shard
 
 	mu       sync.Mutex
 	deadline waitHeap
-	conns    map[uint64]map[*wait]struct{}
+	conns    map[uint64]*wait // the first of each connection's list
 	size     int
 	limit    int
 }
@@ -40,13 +46,13 @@ type Table struct {
 const shards = 64
 
 type shard struct {
-	mu     sync.Mutex
-	queues map[Key]*waiters
-}
+	// waiting is how many wait or are about to. Without any, Arrived looks no further.
+	waiting atomic.Int32
 
-// waiters are a queue's waiting pulls. ends is the newest end heard of while there are any.
-type waiters struct {
-	list []*wait
+	mu     sync.Mutex
+	queues map[Key][]*wait // never empty lists
+
+	_ [40]byte // shards don't share cache lines
 }
 
 type wait struct {
@@ -54,16 +60,19 @@ type wait struct {
 	pull     Pull
 	conn     uint64
 	deadline time.Time
-	index    int  // in the heap
-	gone     bool // out of the heap and its connection's set; guarded by Table.mu
+	place    int  // in its queue's list; guarded by the shard
 	done     bool // woken or dropped; guarded by the shard
+	index    int  // in the heap; guarded by Table.mu
+	gone     bool // out of the heap and its connection's list; guarded by Table.mu
+
+	next, prev *wait // in its connection's list; guarded by Table.mu
 }
 
 // New returns an empty table for at most limit pulls.
 func New(limit int) *Table {
-	t := &Table{seed: maphash.MakeSeed(), conns: map[uint64]map[*wait]struct{}{}, limit: limit}
+	t := &Table{seed: maphash.MakeSeed(), conns: map[uint64]*wait{}, limit: limit}
 	for i := range t.shards {
-		t.shards[i].queues = map[Key]*waiters{}
+		t.shards[i].queues = map[Key][]*wait{}
 	}
 	return t
 }
@@ -81,62 +90,76 @@ func (t *Table) Park(k Key, p Pull, conn uint64, deadline time.Time, moved func(
 	s := t.shard(k)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if moved() {
+	s.waiting.Add(1)
+	if moved() || !t.add(w) {
+		s.waiting.Add(-1)
 		return false
 	}
+	w.place = len(s.queues[k])
+	s.queues[k] = append(s.queues[k], w)
+	return true
+}
+
+// add puts w where deadlines and connections are looked up; it reports false when the table is full.
+func (t *Table) add(w *wait) bool {
 	t.mu.Lock()
+	defer t.mu.Unlock()
 	if t.size >= t.limit {
-		t.mu.Unlock()
 		return false
 	}
 	t.size++
 	heap.Push(&t.deadline, w)
-	if t.conns[conn] == nil {
-		t.conns[conn] = map[*wait]struct{}{}
+	if w.next = t.conns[w.conn]; w.next != nil {
+		w.next.prev = w
 	}
-	t.conns[conn][w] = struct{}{}
-	t.mu.Unlock()
-	q := s.queues[k]
-	if q == nil {
-		q = &waiters{}
-		s.queues[k] = q
-	}
-	q.list = append(q.list, w)
+	t.conns[w.conn] = w
 	return true
 }
 
 // Arrived returns the pulls that a new message wakes. It must be called after the message is readable. When
-// nobody waits it costs a lock and a map look-up.
+// nobody waits (for this queue or one that shares its shard) it costs a hash and an atomic load.
 func (t *Table) Arrived(topic string, queue int32, tagsCode int64) (woken []Pull) {
 	k := Key{topic, queue}
 	s := t.shard(k)
+	if s.waiting.Load() == 0 {
+		return nil
+	}
 	s.mu.Lock()
-	q := s.queues[k]
-	if q == nil {
+	list := s.queues[k]
+	if len(list) == 0 {
 		s.mu.Unlock()
 		return nil
 	}
-	kept := q.list[:0]
+	kept := list[:0]
 	var out []*wait
-	for _, w := range q.list {
+	for _, w := range list {
 		if w.pull.Wants(tagsCode) {
 			w.done = true
 			out = append(out, w)
 			woken = append(woken, w.pull)
 		} else {
+			w.place = len(kept)
 			kept = append(kept, w)
 		}
 	}
-	clear(q.list[len(kept):])
-	if q.list = kept; len(kept) == 0 {
-		delete(s.queues, k)
-	}
+	clear(list[len(kept):])
+	s.put(k, kept)
+	s.waiting.Add(-int32(len(out)))
 	s.mu.Unlock()
 	t.forget(out)
 	return woken
 }
 
-// forget takes waits out of the heap and the connections' sets.
+// put sets a queue's list; the caller holds mu.
+func (s *shard) put(k Key, list []*wait) {
+	if len(list) == 0 {
+		delete(s.queues, k)
+	} else {
+		s.queues[k] = list
+	}
+}
+
+// forget takes waits out of the heap and the connections' lists.
 func (t *Table) forget(list []*wait) {
 	if len(list) == 0 {
 		return
@@ -156,10 +179,16 @@ func (t *Table) forgetLocked(w *wait) {
 	if w.index >= 0 {
 		heap.Remove(&t.deadline, w.index)
 	}
-	if set := t.conns[w.conn]; set != nil {
-		if delete(set, w); len(set) == 0 {
-			delete(t.conns, w.conn)
-		}
+	if w.next != nil {
+		w.next.prev = w.prev
+	}
+	switch {
+	case w.prev != nil:
+		w.prev.next = w.next
+	case w.next != nil:
+		t.conns[w.conn] = w.next
+	default:
+		delete(t.conns, w.conn)
 	}
 	t.size--
 }
@@ -172,17 +201,12 @@ func (t *Table) take(list []*wait) (pulls []Pull) {
 		if !w.done {
 			w.done = true
 			pulls = append(pulls, w.pull)
-			if q := s.queues[w.key]; q != nil {
-				for i, x := range q.list {
-					if x == w {
-						q.list = append(q.list[:i], q.list[i+1:]...)
-						break
-					}
-				}
-				if len(q.list) == 0 {
-					delete(s.queues, w.key)
-				}
-			}
+			list := s.queues[w.key]
+			last := list[len(list)-1]
+			list[w.place], last.place = last, w.place
+			list[len(list)-1] = nil
+			s.put(w.key, list[:len(list)-1])
+			s.waiting.Add(-1)
 		}
 		s.mu.Unlock()
 	}
@@ -216,7 +240,7 @@ func (t *Table) Next() (time.Time, bool) {
 func (t *Table) DropConn(conn uint64) {
 	t.mu.Lock()
 	var list []*wait
-	for w := range t.conns[conn] {
+	for w := t.conns[conn]; w != nil; w = w.next {
 		list = append(list, w)
 	}
 	for _, w := range list {

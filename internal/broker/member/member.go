@@ -227,21 +227,23 @@ func (r *Registry) Heartbeat(c Conn, who Client, cons Consumer, fingerprint int3
 
 // bind makes c the connection of m, which said so itself. If m was in grace, that is over and nothing has
 // happened; the notice that it missed, if any, is returned.
-func (r *Registry) bind(g *group, m *member, c Conn, now time.Time) (notices []Notice) {
-	if old, ok := g.bound[c.ID]; ok && old.client != m.client {
-		if o := g.members[old.client]; o != nil {
-			o.also = without(o.also, c.ID)
-			switch {
-			case o.conn.ID != c.ID:
-			case old.guessed: // and guessed wrong
-				notices = r.disconnect(g, o, now)
-			default: // another client id on the same connection: the old one is gone with it (Java replaces it, too)
-				notices = r.finish(g, o, nil)
-			}
-		}
-	}
+func (r *Registry) bind(g *group, m *member, c Conn, now time.Time) []Notice {
+	old, known := g.bound[c.ID]
 	g.bound[c.ID] = binding{client: m.client}
-	return append(notices, r.connect(g, m, c, now)...)
+	notices := r.connect(g, m, c, now)
+	o := g.members[old.client]
+	if !known || o == nil || o == m {
+		return notices
+	}
+	o.also = without(o.also, c.ID)
+	switch {
+	case o.conn.ID != c.ID:
+		return notices
+	case old.guessed: // and guessed wrong
+		return append(notices, r.disconnect(g, o, now)...)
+	default: // another client id on the same connection: the old one is gone with it (Java replaces it, too)
+		return r.finish(g, o, notices)
+	}
 }
 
 // connect makes c the connection of m.
