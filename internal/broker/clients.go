@@ -147,6 +147,9 @@ func (b *Broker) heartbeat(c *remoting.Conn, req *remoting.Command) (*remoting.R
 		b.clients.mu.Lock()
 		n, ch := b.clients.reg.Heartbeat(connOf(c), who, cons, hb.HeartbeatFingerprint, hb.WithoutSub, now)
 		b.clients.flagsLocked()
+		if b.clients.reg.InGrace() { // it may have shown that a connection isn't whose it seemed to be
+			b.wakeClock()
+		}
 		b.clients.mu.Unlock()
 		notices = append(notices, n...)
 		changed = ch
