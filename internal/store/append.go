@@ -33,6 +33,7 @@ type chunk struct {
 
 // entry is one record: what dispatching needs to know of it.
 type entry struct {
+	topic          string
 	q              *queue // nil: has no place in a consume queue
 	queueOffset    int64
 	physical       int64
@@ -40,6 +41,7 @@ type entry struct {
 	begin          int // in buf
 	tagsCode       int64
 	storeTimestamp int64
+	sysFlag        message.SysFlag
 }
 
 // batchWaiter is one append of one or more entries.
@@ -71,8 +73,6 @@ func (s *Store) checkMessage(m *message.Message) error {
 		return fmt.Errorf("%w: body of %d bytes, maxMessageSize is %d", ErrIllegal, len(m.Body), s.o.MaxMessage)
 	case len(m.Properties) > message.MaxProperties:
 		return fmt.Errorf("%w: properties of %d bytes, at most %d are allowed", ErrIllegal, len(m.Properties), message.MaxProperties)
-	case m.QueueID < 0:
-		return fmt.Errorf("%w: queue id %d", ErrIllegal, m.QueueID)
 	case m.SysFlag&message.InnerBatch != 0:
 		return fmt.Errorf("%w: inner batches are not supported", ErrIllegal)
 	}
@@ -94,7 +94,7 @@ func (s *Store) Append(m *message.Message, w Waiter) {
 	buf := recordBuffers.Get().(*[]byte)
 	rec := message.AppendRecord((*buf)[:0], m)
 	tags := s.tagsOf(m)
-	err := s.place(m.Topic, m.QueueID, rec, []record{{size: len(rec), tags: tags, queued: m.SysFlag.Queued()}}, w, false)
+	err := s.place(m.Topic, m.QueueID, rec, []record{{size: len(rec), tags: tags, queued: m.SysFlag.Queued(), sysFlag: m.SysFlag}}, w, false)
 	if cap(rec) <= 1<<20 {
 		*buf = rec[:0]
 		recordBuffers.Put(buf)
@@ -132,7 +132,7 @@ func (s *Store) appendBatch(ms []message.Message, w Waiter) error {
 		}
 		before := len(all)
 		all = message.AppendRecord(all, &ms[i])
-		recs[i] = record{size: len(all) - before, tags: s.tagsOf(&ms[i]), queued: true}
+		recs[i] = record{size: len(all) - before, tags: s.tagsOf(&ms[i]), queued: ms[i].SysFlag.Queued(), sysFlag: ms[i].SysFlag}
 	}
 	if int64(len(all))+message.BlankSize > s.o.SegmentSize {
 		return fmt.Errorf("%w: batch of %d bytes in commit-log files of %d", ErrIllegal, len(all), s.o.SegmentSize)
@@ -142,9 +142,10 @@ func (s *Store) appendBatch(ms []message.Message, w Waiter) error {
 
 // record is what place knows of one built record.
 type record struct {
-	size   int
-	tags   tagsRule
-	queued bool
+	size    int
+	tags    tagsRule
+	queued  bool
+	sysFlag message.SysFlag
 }
 
 // tagsRule makes a tags code: a hash, or for the schedule topic the store time plus a delay.
@@ -193,25 +194,54 @@ func atoi(b []byte) int {
 
 // place gives built records their place: the short critical section of an append.
 func (s *Store) place(topic string, queueID int32, bytes []byte, recs []record, w Waiter, batch bool) error {
-	q, err := s.queue(topic, queueID, true)
-	if err != nil {
-		return err
+	for {
+		q, err := s.queue(topic, queueID, true)
+		if err != nil {
+			return err
+		}
+		placed, err := s.placeIn(q, bytes, recs, w, batch)
+		if err != nil {
+			return err
+		}
+		if placed {
+			break
+		}
+		// The topic was deleted just now: the message goes to its new queue.
 	}
+	s.kickCommitter()
+	return nil
+}
+
+func (s *Store) kickCommitter() {
+	select {
+	case s.kick <- struct{}{}:
+	default:
+	}
+}
+
+func (s *Store) placeIn(q *queue, bytes []byte, recs []record, w Waiter, batch bool) (placed bool, err error) {
 	s.mu.Lock()
+	defer s.mu.Unlock()
 	for len(s.filling.buf) > s.o.MaxBatch && s.state == nil {
 		s.room.Wait()
 	}
-	if s.state != nil {
-		err := s.state
-		s.mu.Unlock()
-		return err
+	switch {
+	case s.state != nil:
+		return false, s.state
+	case q.deleted:
+		return false, nil
+	case s.tailBytes.Load() > maxTailBytes:
+		if p := s.queuesFail.Load(); p != nil {
+			return false, queuesError(*p)
+		}
 	}
 	b := s.filling
 	now := max(s.o.Now().UnixMilli(), s.lastTime)
 	s.lastTime = now
 	if left := s.segEnd - s.end; int64(len(bytes))+message.BlankSize > left {
 		if left > 0 {
-			s.chunk(b, message.AppendBlank(nil, int(left)))
+			var blank [message.BlankSize]byte
+			s.chunk(b, message.AppendBlank(blank[:0], int(left)))
 		}
 		s.end = s.segEnd
 		s.segEnd += s.o.SegmentSize
@@ -221,9 +251,12 @@ func (s *Store) place(topic string, queueID int32, bytes []byte, recs []record, 
 	begin := s.chunk(b, bytes)
 	s.end += int64(len(bytes))
 	var sizes []int32
+	if batch {
+		sizes = make([]int32, 0, len(recs))
+	}
 	for _, r := range recs {
 		rec := b.buf[begin : begin+r.size]
-		e := entry{physical: at, size: int32(r.size), begin: begin, tagsCode: r.tags.at(now), storeTimestamp: now}
+		e := entry{topic: q.topic, physical: at, size: int32(r.size), begin: begin, tagsCode: r.tags.at(now), storeTimestamp: now, sysFlag: r.sysFlag}
 		if r.queued {
 			e.q, e.queueOffset = q, q.next
 			q.next++
@@ -239,12 +272,37 @@ func (s *Store) place(topic string, queueID int32, bytes []byte, recs []record, 
 		}
 	}
 	b.waiters = append(b.waiters, batchWaiter{w: w, first: first, count: len(recs), sizes: sizes})
-	s.mu.Unlock()
-	select {
-	case s.kick <- struct{}{}:
-	default:
+	return true, nil
+}
+
+// queuesError is the refusal of an append while consume queues can't be written.
+func queuesError(why error) error {
+	if isFull(why) {
+		return fmt.Errorf("%w: consume queues can't be written: %w", ErrDiskFull, why)
 	}
-	return nil
+	return fmt.Errorf("%w: consume queues can't be written: %w", ErrLogFailed, why)
+}
+
+// isFull reports whether an error says that the disk, or the user's share of it, is full.
+func isFull(err error) bool { return errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) }
+
+// barrier waits until everything that is placed is dispatched or refused.
+func (s *Store) barrier() error {
+	w := make(chanWaiter, 1)
+	s.mu.Lock()
+	if s.state != nil {
+		err := s.state
+		s.mu.Unlock()
+		return err
+	}
+	s.filling.waiters = append(s.filling.waiters, batchWaiter{w: w})
+	s.mu.Unlock()
+	s.kickCommitter()
+	r := <-w
+	if errors.Is(r.Err, ErrDiskFull) {
+		return nil
+	}
+	return r.Err
 }
 
 // chunk puts bytes behind s.end into the batch and returns where in its buffer they begin.
@@ -276,7 +334,7 @@ func (s *Store) commitLoop() {
 func (s *Store) commit() {
 	s.mu.Lock()
 	b := s.filling
-	if len(b.entries) == 0 {
+	if len(b.waiters) == 0 {
 		s.mu.Unlock()
 		return
 	}
@@ -297,31 +355,37 @@ func (s *Store) commit() {
 	s.mu.Unlock()
 }
 
-// writeBatch writes the batch and, in flushed mode, flushes it.
+// writeBatch writes the batch and, in flushed mode, flushes it. The error is ErrDiskFull, after which all places of
+// the batch can be taken back, or ErrLogFailed.
 func (s *Store) writeBatch(b *writeBatch) error {
+	if err := s.Health(); err != nil {
+		return err // the background's flush failed meanwhile
+	}
+	if err := s.eraseUnclean(); err != nil {
+		return err
+	}
+	if len(b.chunks) == 0 {
+		return nil
+	}
 	for _, c := range b.chunks {
 		base := c.at - c.at%s.o.SegmentSize
 		g := s.dirtySeg
 		if g == nil || g.base != base {
-			if g != nil && s.o.Flush == SyncFlush {
+			// What lies before another segment is flushed in either mode: a crash may cut the log's tail, but it must
+			// not take the middle.
+			if g != nil {
 				if err := g.file.Datasync(); err != nil {
 					return fmt.Errorf("%w: flush %s: %w", ErrLogFailed, g.name, err)
 				}
 			}
 			var err error
 			if g, err = s.ensureSegment(base); err != nil {
-				if errors.Is(err, syscall.ENOSPC) {
-					return fmt.Errorf("%w: %w", ErrDiskFull, err)
-				}
-				return fmt.Errorf("%w: %w", ErrLogFailed, err)
+				return writeError(err)
 			}
 			s.dirtySeg = g
 		}
 		if _, err := g.file.WriteAt(b.buf[c.begin:c.end], c.at-base); err != nil {
-			if errors.Is(err, syscall.ENOSPC) {
-				return fmt.Errorf("%w: write %s: %w", ErrDiskFull, g.name, err)
-			}
-			return fmt.Errorf("%w: write %s at %d: %w", ErrLogFailed, g.name, c.at-base, err)
+			return writeError(fmt.Errorf("write %s at %d: %w", g.name, c.at-base, err))
 		}
 	}
 	s.counters.Batches.Add(1)
@@ -330,10 +394,26 @@ func (s *Store) writeBatch(b *writeBatch) error {
 			return fmt.Errorf("%w: flush %s: %w", ErrLogFailed, s.dirtySeg.name, err)
 		}
 		s.counters.Flushes.Add(1)
-		last := b.chunks[len(b.chunks)-1]
-		s.flushed.Store(last.at + int64(last.end-last.begin))
+		s.advanceFlushed(b.endOffset())
+	}
+	if s.diskFull {
+		s.diskFull = false
+		s.log.Info("the disk has room again: messages are accepted")
 	}
 	return nil
+}
+
+func writeError(err error) error {
+	if isFull(err) {
+		return fmt.Errorf("%w: %w", ErrDiskFull, err)
+	}
+	return fmt.Errorf("%w: %w", ErrLogFailed, err)
+}
+
+// endOffset returns the physical offset behind the batch.
+func (b *writeBatch) endOffset() int64 {
+	last := b.chunks[len(b.chunks)-1]
+	return last.at + int64(last.end-last.begin)
 }
 
 // failBatch answers everything that waits with err: this batch, and what was placed behind it, whose place in
@@ -342,30 +422,46 @@ func (s *Store) failBatch(b *writeBatch, err error) {
 	s.mu.Lock()
 	behind := s.filling
 	if errors.Is(err, ErrDiskFull) {
-		if e := s.takeBack(b, behind); e != nil {
-			err = fmt.Errorf("%w: %w", ErrLogFailed, e)
-		}
-	}
-	if !errors.Is(err, ErrDiskFull) && s.state == nil {
-		s.state = err
-		s.health.Store(&err)
-		s.log.Error("the commit log failed: no message is accepted until the broker is started again; reads go on", "error", err)
+		s.takeBackLocked(b, behind)
 	} else {
-		s.log.Warn("refused messages: the disk is full", "error", err)
+		s.failLocked(err)
 	}
 	failed := append([]batchWaiter(nil), b.waiters...)
 	failed = append(failed, behind.waiters...)
 	behind.reset()
 	s.room.Broadcast()
 	s.mu.Unlock()
+	if errors.Is(err, ErrDiskFull) {
+		if !s.diskFull {
+			s.diskFull = true
+			s.log.Error("the disk is full: messages are refused until there is room", "error", err)
+		}
+		if e := s.eraseUnclean(); e != nil && !errors.Is(e, ErrDiskFull) {
+			err = e
+			s.mu.Lock()
+			s.failLocked(err)
+			s.mu.Unlock()
+		}
+	}
 	for _, w := range failed {
 		w.w.Appended(Result{Err: err})
 	}
 }
 
-// takeBack makes the places of both batches free again. What the failed write may have left at the first of them
-// is made unreadable, so that a crash can't find it.
-func (s *Store) takeBack(b, behind *writeBatch) error {
+// failLocked ends the log for good. The caller holds mu.
+func (s *Store) failLocked(err error) {
+	if !s.health.CompareAndSwap(nil, &err) {
+		return
+	}
+	if s.state == nil {
+		s.state = err
+	}
+	s.room.Broadcast()
+	s.log.Error("the commit log failed: no message is accepted until the broker is started again; reads go on", "error", err)
+}
+
+// takeBackLocked makes the places of both batches free again and notes what the failed write may have left there.
+func (s *Store) takeBackLocked(b, behind *writeBatch) {
 	for _, list := range [][]entry{behind.entries, b.entries} {
 		for i := len(list) - 1; i >= 0; i-- {
 			if e := list[i]; e.q != nil {
@@ -373,31 +469,79 @@ func (s *Store) takeBack(b, behind *writeBatch) error {
 			}
 		}
 	}
-	s.end = b.chunks[0].at
-	s.segEnd = s.end - s.end%s.o.SegmentSize + s.o.SegmentSize
-	g := s.segmentAt(s.end)
-	if g == nil {
-		return nil // its segment couldn't be made
+	// Without a chunk, b is a barrier: nothing was written, and what is behind it goes back to its own beginning.
+	for _, batch := range []*writeBatch{behind, b} {
+		if len(batch.chunks) > 0 {
+			s.end = batch.chunks[0].at
+			s.segEnd = s.end - s.end%s.o.SegmentSize + s.o.SegmentSize
+		}
 	}
-	defer g.unref()
-	if _, err := g.file.WriteAt(make([]byte, message.BlankSize), s.end-g.base); err != nil && !errors.Is(err, syscall.ENOSPC) {
-		return err
+	if len(b.chunks) > 0 {
+		from, to := b.chunks[0].at, b.endOffset()
+		if s.unclean != (span{}) {
+			from, to = min(from, s.unclean.from), max(to, s.unclean.to)
+		}
+		s.unclean = span{from, to}
 	}
+}
+
+// eraseUnclean makes zeros of what a failed write left, and durably so: those records were refused, and after a
+// crash they must not be taken for messages. Nothing is written before that is done.
+func (s *Store) eraseUnclean() error {
+	for s.unclean.from < s.unclean.to {
+		base := s.unclean.from - s.unclean.from%s.o.SegmentSize
+		to := min(s.unclean.to, base+s.o.SegmentSize)
+		if g := s.segmentAt(s.unclean.from); g != nil {
+			err := g.file.Zero(s.unclean.from-base, to-s.unclean.from)
+			if err == nil {
+				if err = g.file.Sync(); err != nil {
+					err = fmt.Errorf("%w: flush %s: %w", ErrLogFailed, g.name, err)
+				}
+			} else {
+				err = writeError(fmt.Errorf("erase in %s: %w", g.name, err))
+			}
+			g.unref()
+			if err != nil {
+				return err
+			}
+		}
+		s.unclean.from = to
+	}
+	s.unclean = span{}
 	return nil
 }
 
-// dispatch makes the batch visible. A batch's keys go to the index from the batch's own bytes.
+// dispatch makes the batch visible: consume queues, index, listener.
 func (s *Store) dispatch(b *writeBatch) {
+	n := len(b.entries)
+	if n == 0 {
+		return
+	}
 	for i := range b.entries {
 		e := &b.entries[i]
-		rec := b.buf[e.begin : e.begin+int(e.size)]
-		s.dispatchRecord(e, rec)
+		if q := e.q; q != nil {
+			q.mu.Lock()
+			if !q.gone {
+				q.add(unit{e.physical, e.size, e.tagsCode})
+				s.tailBytes.Add(queueUnit)
+				s.markDirty(q)
+			}
+			q.mu.Unlock()
+		}
+		if s.index != nil {
+			rec := b.buf[e.begin : e.begin+int(e.size)]
+			s.index.add(e.topic, e.sysFlag, message.RecordProperties(rec), e.physical, e.storeTimestamp)
+		}
 	}
-	n := len(b.entries)
 	last := &b.entries[n-1]
-	s.dispatched.Store(last.physical + int64(last.size))
-	s.lastStored.Store(last.storeTimestamp)
+	s.setPosition(position{end: last.physical + int64(last.size), last: last.physical, time: last.storeTimestamp})
 	s.counters.Records.Add(int64(n))
+	if s.tailBytes.Load() > flushTailBytes || s.index != nil && s.index.behind() {
+		select {
+		case s.hurry <- struct{}{}:
+		default:
+		}
+	}
 	if s.o.Listener == nil {
 		return
 	}
@@ -411,6 +555,10 @@ func (s *Store) dispatch(b *writeBatch) {
 func (s *Store) complete(b *writeBatch) {
 	for i := range b.waiters {
 		w := &b.waiters[i]
+		if w.count == 0 { // a barrier
+			w.w.Appended(Result{})
+			continue
+		}
 		e := &b.entries[w.first]
 		r := Result{PhysicalOffset: e.physical, QueueOffset: e.queueOffset, StoreTimestamp: e.storeTimestamp, Count: w.count, Sizes: w.sizes}
 		for j := range w.count {

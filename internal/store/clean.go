@@ -3,41 +3,69 @@ package store
 import (
 	"errors"
 	"fmt"
-	"path"
 	"time"
 )
 
-// maintain is the store's background: it writes the consume queues' tails, flushes the log in unflushed mode, and
-// writes the checkpoint. On an idle store it does nothing but look.
+// checkpointBytes is how much of the log may be dispatched behind the checkpoint before the next one is written ahead
+// of time: an opening after a crash reads no more than that.
+const checkpointBytes = 64 << 20
+
+// maintain is the store's background: it flushes the log in unflushed mode, writes the consume queues' units and the
+// index's keys, makes the next segment, and writes the checkpoint. On an idle store it does nothing but look.
 func (s *Store) maintain() {
-	flush := time.NewTicker(s.o.FlushInterval)
-	defer flush.Stop()
 	queues := time.NewTicker(s.o.QueueFlushInterval)
 	defer queues.Stop()
 	check := time.NewTicker(s.o.CheckpointInterval)
 	defer check.Stop()
-	checked := s.dispatched.Load()
+	var flush <-chan time.Time
+	if s.o.Flush == AsyncFlush {
+		t := time.NewTicker(s.o.FlushInterval)
+		defer t.Stop()
+		flush = t.C
+	}
 	for {
 		var err error
 		select {
 		case <-s.stop:
 			return
-		case <-flush.C:
-			if s.o.Flush == AsyncFlush {
-				err = s.flushLog(s.dispatched.Load())
-			}
+		case <-flush:
+			err = s.flushLog(s.dispatched.Load())
 		case <-queues.C:
-			err = s.flushQueues(false)
+			err = errors.Join(s.writeDerived(), s.makeNextSegment())
+			if err == nil && s.dispatched.Load()-s.checkpointed.Load() >= checkpointBytes {
+				err = s.checkpoint()
+			}
+		case <-s.hurry:
+			// Units wait for their records' flush.
+			err = errors.Join(s.flushLog(s.dispatched.Load()), s.writeDerived())
 		case <-check.C:
-			if at := s.dispatched.Load(); at != checked && s.Health() == nil {
-				if err = s.checkpoint(); err == nil {
-					checked = at
-				}
+			if s.dispatched.Load() != s.checkpointed.Load() {
+				err = s.checkpoint()
 			}
 		}
 		if err != nil {
-			s.log.Error("store: background work failed, it is tried again", "error", err)
+			s.complainBackground(err)
 		}
+	}
+}
+
+// writeDerived writes what waits for consume queues and index.
+func (s *Store) writeDerived() error {
+	err := s.flushQueues()
+	if s.index != nil {
+		err = errors.Join(err, s.index.flush())
+	}
+	return err
+}
+
+// complainBackground logs a failure of the background, once a minute while it lasts: it is tried again each second.
+func (s *Store) complainBackground(err error) {
+	if s.Health() != nil {
+		return // said already, and nothing more can be written
+	}
+	if now := s.o.Now(); now.Sub(s.lastComplaint) >= time.Minute {
+		s.lastComplaint = now
+		s.log.Error("store: background work failed, it is tried again", "error", err)
 	}
 }
 
@@ -74,80 +102,84 @@ func (p CleanPolicy) Expired(files []SegmentAge, now time.Time) int {
 // Clean deletes commit-log files by the policy, and what of consume queues and index pointed into them. It
 // returns how many files went. Readers that hold records of a deleted file keep them.
 func (s *Store) Clean(p CleanPolicy, now time.Time) (int, error) {
-	s.segMu.RLock()
-	files := make([]SegmentAge, 0, len(s.segments))
-	for _, g := range s.segments {
-		info, err := s.fs.Stat(g.name)
-		if err != nil {
-			s.segMu.RUnlock()
-			return 0, fmt.Errorf("clean: %w", err)
-		}
-		files = append(files, SegmentAge{g.base, info.ModTime()})
+	s.flushMu.Lock()
+	defer s.flushMu.Unlock()
+	files, err := s.segmentAges()
+	if err != nil {
+		return 0, fmt.Errorf("clean: %w", err)
 	}
-	s.segMu.RUnlock()
 	n := p.Expired(files, now)
 	if n == 0 {
 		return 0, nil
 	}
-	s.segMu.Lock()
-	gone := append([]*segment(nil), s.segments[:n]...)
-	s.segments = append([]*segment(nil), s.segments[n:]...)
-	s.segMu.Unlock()
-	var errs []error
-	for _, g := range gone {
-		errs = append(errs, s.fs.Remove(g.name))
-		g.unref()
-		s.log.Info("deleted a commit-log file", "file", path.Base(g.name))
+	for i := range n {
+		// One by one and oldest first, each durably, so that no crash leaves a gap.
+		if err := s.removeSegment(0); err != nil {
+			return i, fmt.Errorf("clean: %w", err)
+		}
+		s.log.Info("deleted a commit-log file", "file", fileName(files[i].Base), "modified", files[i].Modified)
 	}
-	errs = append(errs, s.cleanQueues(), s.fs.SyncDir(s.o.LogDir))
+	err = s.cleanQueuesLocked()
 	if s.index != nil {
-		errs = append(errs, s.index.clean(s.MinPhysical()))
+		err = errors.Join(err, s.index.clean(s.MinPhysical()))
 	}
-	return n, errors.Join(errs...)
+	if err != nil {
+		err = fmt.Errorf("clean: %w", err)
+	}
+	return n, err
 }
 
-// cleanQueues moves every queue's beginning behind the units that point below the log, and deletes files that
-// hold no other.
-func (s *Store) cleanQueues() error {
+// segmentAges returns the commit-log files up to the one that is written.
+func (s *Store) segmentAges() ([]SegmentAge, error) {
+	s.segMu.RLock()
+	defer s.segMu.RUnlock()
+	end := s.dispatched.Load()
+	var files []SegmentAge
+	for _, g := range s.segments {
+		if len(files) > 0 && g.base > end {
+			break
+		}
+		info, err := s.fs.Stat(g.name)
+		if err != nil {
+			return nil, err
+		}
+		files = append(files, SegmentAge{g.base, info.ModTime()})
+	}
+	return files, nil
+}
+
+// cleanQueuesLocked moves every queue's beginning behind the units that point below the log, and deletes files that
+// hold no other. The caller holds flushMu.
+func (s *Store) cleanQueuesLocked() error {
 	minPhysical := s.MinPhysical()
 	s.loadAllQueues()
-	s.queueMu.RLock()
-	list := make([]*queue, 0, len(s.queues))
-	for _, q := range s.queues {
-		list = append(list, q)
-	}
-	s.queueMu.RUnlock()
 	var errs []error
-	for _, q := range list {
-		errs = append(errs, s.cleanQueue(q, minPhysical))
+	for _, q := range s.allQueues() {
+		if err := s.cleanQueueLocked(q, minPhysical); err != nil {
+			errs = append(errs, fmt.Errorf("consume queue %s: %w", s.queueDir(q), err))
+		}
 	}
 	return errors.Join(errs...)
 }
 
-func (s *Store) cleanQueue(q *queue, minPhysical int64) error {
-	q.mu.Lock()
-	defer q.mu.Unlock()
+func (s *Store) cleanQueueLocked(q *queue, minPhysical int64) error {
+	q.mu.RLock()
 	lo, hi := q.min, q.max
-	var b [queueUnit]byte
-	for lo < hi {
-		mid := lo + (hi-lo)/2
-		if n, err := s.unitsLocked(q, mid, b[:]); err == nil && n == 1 && decodeUnit(b[:]).physical >= minPhysical {
-			hi = mid
-		} else {
-			lo = mid + 1
-		}
+	files := q.files
+	q.mu.RUnlock()
+	lo, err := s.firstUnit(q, lo, hi, minPhysical)
+	if err != nil {
+		return err
 	}
-	q.min = lo
-	last := (q.max - 1) * queueUnit
-	for start := range q.known {
-		if end := (start + s.o.QueueSize) / queueUnit; end <= q.min && start+s.o.QueueSize <= last {
-			name := path.Join(q.dir, fileName(start))
-			s.files.forget(name)
-			if err := s.fs.Remove(name); err != nil {
-				return fmt.Errorf("clean consume queue: %w", err)
-			}
-			delete(q.known, start)
-			delete(q.unsynced, start)
+	q.mu.Lock()
+	q.min = max(q.min, lo)
+	q.mu.Unlock()
+	for i, start := range files {
+		if i == len(files)-1 || (start+s.o.QueueSize)/queueUnit > lo {
+			break
+		}
+		if err := s.removeQueueFile(q, start); err != nil {
+			return err
 		}
 	}
 	return nil

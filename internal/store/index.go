@@ -1,16 +1,19 @@
 package store
 
 import (
+	"bytes"
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
+	"math"
 	"os"
 	"path"
 	"sort"
-	"strings"
 	"sync"
 	"time"
+	"unicode/utf8"
 
 	"github.com/apogeemq/apogee/internal/message"
 	"github.com/apogeemq/apogee/internal/vfs"
@@ -18,48 +21,141 @@ import (
 
 // An index file:
 //
-//	header (40): begin time (8) | end time (8) | begin physical (8) | end physical (8) | slot count (4) | entry count (4)
+//	header (40): begin time (8) | end time (8) | begin physical (8) | end physical (8) | slots used (4) | next entry (4)
 //	slots × 4:   number of the newest entry of the slot, 0 for none
 //	entries × 20: key hash (4) | physical offset (8) | seconds since begin time (4) | previous entry of the slot (4)
 //
-// Entries are numbered from 1; the count in the header is the next number. Files are named for the time they were
-// made, yyyyMMddHHmmssSSS in local time.
+// Entries are numbered from 1. Files are named for the time they were made, yyyyMMddHHmmssSSS in local time.
 const (
-	indexHeader = 40
-	indexEntry  = 20
+	indexHeader  = 40
+	indexEntry   = 20
+	indexName    = "20060102150405.000" // without the point
+	indexNameLen = 17
 )
 
+const (
+	// flushKeys is how many keys may wait in memory before they are written ahead of time.
+	flushKeys = 1 << 15
+	// maxPendingKeys is how many may wait when they can't be written. What comes on top is not indexed by this
+	// process; the checkpoint then stays where it is, so that the next opening does it.
+	maxPendingKeys = 1 << 20
+)
+
+// index finds messages by key. New keys wait in memory; the store's background writes them with plain writes, many
+// at once: nothing of it is on the way of an append, and a full disk is an error, not a fault of a mapped page.
+//
+// Its end in memory is ahead of the files' by what waits. After a crash the files are brought back to what the
+// checkpoint knew (restore), and the log's tail is indexed again.
 type index struct {
-	fs           vfs.FS
-	dir          string
-	slots, size  int
-	log          *slog.Logger
-	now          func() time.Time
-	mu           sync.RWMutex
-	files        []*indexFile
-	broken       bool // a file couldn't be made: keys are not indexed until the next one can
-	lastComplain time.Time
+	fs          vfs.FS
+	dir         string
+	slots, size int
+	log         *slog.Logger
+	now         func() time.Time
+
+	// writing is held by whoever changes files, slots or entries.
+	writing sync.Mutex
+
+	mu      sync.RWMutex
+	files   []*indexFile
+	pending []pendingKey // in the order of the log
+	endTime int64        // of the newest key, waiting ones included
+	endPhys int64
+	lost    bool // maxPendingKeys was met
 }
 
+// pendingKey is a key that is in no file yet.
+type pendingKey struct {
+	hash           int32
+	physical, time int64
+}
+
+// indexFile is an open index file with its header. The header changes under index.mu, after what it counts is in
+// the file.
 type indexFile struct {
-	name  string
-	f     vfs.File
-	m     vfs.Mapping
-	b     []byte
+	name string
+	f    vfs.File
+	h    indexHead
+	// dirty: written since its last flush; guarded by index.writing.
 	dirty bool
 }
 
-func (f *indexFile) begin() int64        { return int64(binary.BigEndian.Uint64(f.b)) }
-func (f *indexFile) endTime() int64      { return int64(binary.BigEndian.Uint64(f.b[8:])) }
-func (f *indexFile) beginPhys() int64    { return int64(binary.BigEndian.Uint64(f.b[16:])) }
-func (f *indexFile) endPhys() int64      { return int64(binary.BigEndian.Uint64(f.b[24:])) }
-func (f *indexFile) count() int          { return int(binary.BigEndian.Uint32(f.b[36:])) }
-func (f *indexFile) set(at int, v int64) { binary.BigEndian.PutUint64(f.b[at:], uint64(v)) }
-func (f *indexFile) set4(at int, v int)  { binary.BigEndian.PutUint32(f.b[at:], uint32(v)) }
-func (f *indexFile) get4(at int) int     { return int(int32(binary.BigEndian.Uint32(f.b[at:]))) }
+// indexHead is an index file's header.
+type indexHead struct {
+	beginTime, endTime int64 // ms
+	beginPhys, endPhys int64
+	used               int // slots
+	next               int // number of the next entry
+}
 
-func (x *index) fileSize() int64   { return indexHeader + int64(x.slots)*4 + int64(x.size)*indexEntry }
-func (x *index) entryAt(n int) int { return indexHeader + x.slots*4 + n*indexEntry }
+func (h indexHead) encode() []byte {
+	be := binary.BigEndian
+	b := make([]byte, 0, indexHeader)
+	b = be.AppendUint64(b, uint64(h.beginTime))
+	b = be.AppendUint64(b, uint64(h.endTime))
+	b = be.AppendUint64(b, uint64(h.beginPhys))
+	b = be.AppendUint64(b, uint64(h.endPhys))
+	b = be.AppendUint32(b, uint32(h.used))
+	return be.AppendUint32(b, uint32(h.next))
+}
+
+func decodeIndexHead(b []byte) indexHead {
+	be := binary.BigEndian
+	return indexHead{
+		beginTime: int64(be.Uint64(b)), endTime: int64(be.Uint64(b[8:])),
+		beginPhys: int64(be.Uint64(b[16:])), endPhys: int64(be.Uint64(b[24:])),
+		used: int(int32(be.Uint32(b[32:]))), next: max(int(int32(be.Uint32(b[36:]))), 1),
+	}
+}
+
+// indexRecord is one entry.
+type indexRecord struct {
+	hash     int32
+	physical int64
+	seconds  int32
+	prev     int
+}
+
+func (e indexRecord) append(b []byte) []byte {
+	be := binary.BigEndian
+	b = be.AppendUint32(b, uint32(e.hash))
+	b = be.AppendUint64(b, uint64(e.physical))
+	b = be.AppendUint32(b, uint32(e.seconds))
+	return be.AppendUint32(b, uint32(e.prev))
+}
+
+func decodeIndexRecord(b []byte) indexRecord {
+	be := binary.BigEndian
+	return indexRecord{int32(be.Uint32(b)), int64(be.Uint64(b[4:])), int32(be.Uint32(b[12:])), int(int32(be.Uint32(b[16:])))}
+}
+
+func (x *index) fileSize() int64        { return indexHeader + int64(x.slots)*4 + int64(x.size)*indexEntry }
+func (x *index) slotAt(slot int) int64  { return indexHeader + int64(slot)*4 }
+func (x *index) entryAt(n int) int64    { return indexHeader + int64(x.slots)*4 + int64(n)*indexEntry }
+func (x *index) slotOf(hash int32) int  { return int(hash) % x.slots }
+func (x *index) full(f *indexFile) bool { return f.h.next >= x.size }
+func indexTime(name string) (int64, bool) {
+	if len(name) != indexNameLen {
+		return 0, false
+	}
+	t, err := time.ParseInLocation(indexName, name[:14]+"."+name[14:], time.Local)
+	return t.UnixMilli(), err == nil
+}
+
+// indexHash is the hash of topic#key.
+func indexHash(topic string, key []byte) int32 {
+	h := 31*message.HashCode(topic) + '#'
+	for _, c := range key {
+		if c >= utf8.RuneSelf { // the hash is over UTF-16
+			return message.IndexHash(topic + "#" + string(key))
+		}
+		h = 31*h + int32(c)
+	}
+	if h == math.MinInt32 {
+		return 0
+	}
+	return max(h, -h)
+}
 
 func openIndex(s *Store) (*index, error) {
 	x := &index{fs: s.fs, dir: path.Join(s.o.Dir, "index"), slots: s.o.IndexSlots, size: s.o.IndexSize, log: s.log, now: s.o.Now}
@@ -69,148 +165,507 @@ func openIndex(s *Store) (*index, error) {
 	}
 	for _, e := range entries {
 		name := path.Join(x.dir, e.Name())
+		if _, ok := indexTime(e.Name()); !ok || e.IsDir() {
+			s.log.Warn("index: a file that doesn't belong here was left alone", "file", e.Name())
+			continue
+		}
 		info, err := e.Info()
 		if err != nil {
 			return nil, err
 		}
-		if info.Size() != x.fileSize() {
-			return nil, fmt.Errorf("index: %s has %d bytes, maxHashSlotNum %d and maxIndexNum %d make %d: set them to what this store was made with", name, info.Size(), x.slots, x.size, x.fileSize())
+		if info.Size() == 0 { // its making was cut off
+			if err := x.fs.Remove(name); err != nil {
+				return nil, err
+			}
+			continue
 		}
-		f, err := x.open(name, 0)
+		if info.Size() != x.fileSize() {
+			return nil, fmt.Errorf("index: %s has %d bytes, maxHashSlotNum %d and maxIndexNum %d make %d: set them to what this store was made with, or remove the folder's files", name, info.Size(), x.slots, x.size, x.fileSize())
+		}
+		f, err := x.fs.OpenFile(name, os.O_RDWR)
 		if err != nil {
 			return nil, err
 		}
-		x.files = append(x.files, f)
+		var b [indexHeader]byte
+		if err := readFull(f, b[:], 0); err != nil {
+			return nil, errors.Join(err, f.Close())
+		}
+		x.files = append(x.files, &indexFile{name: name, f: f, h: decodeIndexHead(b[:])})
 	}
 	sort.Slice(x.files, func(i, j int) bool { return x.files[i].name < x.files[j].name })
+	x.takeEnd()
 	return x, nil
 }
 
-func (x *index) open(name string, flag int) (*indexFile, error) {
-	f, err := x.fs.OpenFile(name, os.O_RDWR|flag)
-	if err != nil {
-		return nil, err
+// readFull reads all of b, whose range must lie in the file.
+func readFull(f vfs.File, b []byte, at int64) error {
+	n, err := f.ReadAt(b, at)
+	if n == len(b) {
+		return nil
 	}
-	if flag&os.O_CREATE != 0 {
-		if err := errors.Join(f.Truncate(x.fileSize()), x.fs.SyncDir(x.dir)); err != nil {
-			return nil, errors.Join(err, f.Close())
-		}
+	if err == nil || errors.Is(err, io.EOF) {
+		return io.ErrUnexpectedEOF
 	}
-	m, err := f.Map(x.fileSize(), true)
-	if err != nil {
-		return nil, errors.Join(err, f.Close())
-	}
-	return &indexFile{name: name, f: f, m: m, b: m.Bytes()}, nil
+	return err
 }
 
-// add puts the record's keys into the index: its unique key, then each word of KEYS. Records of rolled-back
-// transactions have none.
-func (x *index) add(rec []byte, physical, storeTime int64) {
-	h, err := message.DecodeHeader(rec)
-	if err != nil || h.SysFlag.Transaction() == message.Rollback {
+// takeEnd makes the files' end the index's. A file without entries has the end of the one before it; without such a
+// one nothing is indexed, not even the record at 0.
+func (x *index) takeEnd() {
+	x.pending, x.endTime, x.endPhys = nil, 0, -1
+	if n := len(x.files); n > 0 {
+		if h := x.files[n-1].h; h.next > 1 || h.endPhys > 0 {
+			x.endTime, x.endPhys = h.endTime, h.endPhys
+		}
+	}
+}
+
+// add takes the keys of a record: its unique key, then each word of KEYS. Records of rolled-back transactions have
+// none, and neither has what is indexed already.
+func (x *index) add(topic string, sysFlag message.SysFlag, props []byte, physical, storeTime int64) {
+	if sysFlag.Transaction() == message.Rollback || len(props) == 0 {
 		return
 	}
-	props := message.RecordProperties(rec)
-	unique, hasUnique := message.Property(props, message.PropertyUniqueKey)
-	keys, hasKeys := message.Property(props, message.PropertyKeys)
-	if !hasUnique && !hasKeys {
+	unique, _ := message.Property(props, message.PropertyUniqueKey)
+	keys, _ := message.Property(props, message.PropertyKeys)
+	if len(unique) == 0 && len(keys) == 0 {
 		return
 	}
-	topic := recordTopic(rec)
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	if n := len(x.files); n > 0 && physical < x.files[n-1].endPhys() {
-		return // indexed before
-	}
-	if hasUnique {
-		x.put(topic, unique, physical, storeTime)
-	}
-	for len(keys) > 0 {
-		var word []byte
-		if i := indexByte(keys, ' '); i >= 0 {
-			word, keys = keys[:i], keys[i+1:]
-		} else {
-			word, keys = keys, nil
-		}
-		if len(word) > 0 {
-			x.put(topic, word, physical, storeTime)
-		}
-	}
-}
-
-func indexByte(b []byte, c byte) int {
-	for i := range b {
-		if b[i] == c {
-			return i
-		}
-	}
-	return -1
-}
-
-func recordTopic(rec []byte) string {
-	var m message.Message
-	if _, err := message.DecodeRecord(rec, &m, false); err != nil {
-		return ""
-	}
-	return m.Topic
-}
-
-func (x *index) put(topic string, key []byte, physical, storeTime int64) {
-	f, err := x.current(physical, storeTime)
-	if err != nil {
-		if now := x.now(); now.Sub(x.lastComplain) > time.Minute {
-			x.lastComplain = now
-			x.log.Error("index: no file can be made, messages are not found by key until one can", "error", err)
-		}
+	if physical <= x.endPhys {
 		return
 	}
-	hash := message.IndexHash(topic + "#" + string(key))
-	slot := indexHeader + int(hash)%x.slots*4
-	n := f.count()
-	prev := f.get4(slot)
-	if prev < 0 || prev >= n {
-		prev = 0
+	if len(unique) > 0 {
+		x.addLocked(topic, unique, physical, storeTime)
 	}
-	if n <= 1 {
-		f.set(0, storeTime)
-		f.set(16, physical)
+	for len(keys) > 0 {
+		word := keys
+		if i := bytes.IndexByte(keys, ' '); i >= 0 {
+			word, keys = keys[:i], keys[i+1:]
+		} else {
+			keys = nil
+		}
+		if len(word) > 0 {
+			x.addLocked(topic, word, physical, storeTime)
+		}
 	}
-	seconds := min(max((storeTime-f.begin())/1000, 0), 1<<31-1)
-	at := x.entryAt(n)
-	f.set4(at, int(hash))
-	f.set(at+4, physical)
-	f.set4(at+12, int(seconds))
-	f.set4(at+16, prev)
-	f.set4(slot, n)
-	if prev == 0 {
-		f.set4(32, f.get4(32)+1)
-	}
-	f.set4(36, n+1)
-	f.set(8, storeTime)
-	f.set(24, physical)
-	f.dirty = true
+	x.endTime, x.endPhys = storeTime, physical
 }
 
-// current returns the file to write to, making one when there is none or the last is full.
-func (x *index) current(physical, storeTime int64) (*indexFile, error) {
-	if n := len(x.files); n > 0 && x.files[n-1].count() < x.size {
-		return x.files[n-1], nil
+func (x *index) addLocked(topic string, key []byte, physical, storeTime int64) {
+	if len(x.pending) >= maxPendingKeys || x.lost {
+		if !x.lost {
+			x.log.Error("index: keys can't be written; from here on messages are not found by key until the broker is started again", "physicalOffset", physical)
+		}
+		x.lost = true
+		return
 	}
-	name := path.Join(x.dir, strings.Replace(x.now().Format("20060102150405.000"), ".", "", 1))
-	if n := len(x.files); n > 0 && name <= x.files[n-1].name {
-		return nil, fmt.Errorf("the clock went back: %s would not be the newest file", name)
+	x.pending = append(x.pending, pendingKey{indexHash(topic, key), physical, storeTime})
+}
+
+// behind reports whether so many keys wait that they should be written now.
+func (x *index) behind() bool {
+	x.mu.RLock()
+	defer x.mu.RUnlock()
+	return len(x.pending) >= flushKeys
+}
+
+// flush writes the keys that wait. What can't be written goes on waiting.
+func (x *index) flush() error {
+	x.writing.Lock()
+	defer x.writing.Unlock()
+	for {
+		x.mu.RLock()
+		keys := x.pending[:len(x.pending):len(x.pending)]
+		x.mu.RUnlock()
+		if len(keys) == 0 {
+			return nil
+		}
+		f, err := x.current()
+		if err != nil {
+			return fmt.Errorf("index: %w", err)
+		}
+		keys = keys[:min(len(keys), x.size-f.h.next, flushKeys)]
+		h, err := x.write(f, keys)
+		if err != nil {
+			return fmt.Errorf("index %s: %w", f.name, err)
+		}
+		x.mu.Lock()
+		f.h = h
+		if x.pending = x.pending[len(keys):]; len(x.pending) == 0 {
+			x.pending = nil
+		}
+		x.mu.Unlock()
 	}
-	f, err := x.open(name, os.O_CREATE)
+}
+
+// write puts keys behind f's entries: the entries, then the slots that lead to them, then the header, which it
+// returns. A second try after a failure writes the same bytes.
+func (x *index) write(f *indexFile, keys []pendingKey) (indexHead, error) {
+	f.dirty = true
+	h := f.h
+	if h.next <= 1 {
+		h.beginTime, h.beginPhys = keys[0].time, keys[0].physical
+	}
+	order := make([]int, len(keys))
+	for i := range order {
+		order[i] = i
+	}
+	sort.Slice(order, func(i, j int) bool {
+		a, b := x.slotOf(keys[order[i]].hash), x.slotOf(keys[order[j]].hash)
+		return a < b || a == b && order[i] < order[j]
+	})
+	prevs := make([]int, len(keys))
+	var pages slotPages
+	for i := 0; i < len(order); {
+		slot := x.slotOf(keys[order[i]].hash)
+		prev, err := pages.get(x, f, slot)
+		if err != nil {
+			return h, err
+		}
+		if prev == 0 {
+			h.used++
+		}
+		for ; i < len(order) && x.slotOf(keys[order[i]].hash) == slot; i++ {
+			prevs[order[i]] = prev
+			prev = h.next + order[i]
+		}
+		pages.set(slot, prev)
+	}
+	entries := make([]byte, 0, len(keys)*indexEntry)
+	for i, k := range keys {
+		seconds := min(max((k.time-h.beginTime)/1000, 0), 1<<31-1)
+		entries = indexRecord{k.hash, k.physical, int32(seconds), prevs[i]}.append(entries)
+	}
+	if _, err := f.f.WriteAt(entries, x.entryAt(h.next)); err != nil {
+		return h, err
+	}
+	if err := pages.write(x, f); err != nil {
+		return h, err
+	}
+	last := keys[len(keys)-1]
+	h.next += len(keys)
+	h.endTime, h.endPhys = last.time, last.physical
+	_, err := f.f.WriteAt(h.encode(), 0)
+	return h, err
+}
+
+// slotPages is the part of a file's slots that a write changes. Slots are asked for in ascending order.
+type slotPages struct {
+	list []slotPage
+}
+
+const slotsPerPage = 1024
+
+type slotPage struct {
+	first     int // slot
+	b         []byte
+	low, high int // slots that changed, high exclusive
+}
+
+// get returns the newest whole entry of a slot. A slot may lead to entries that a failed write left: they lead on.
+func (p *slotPages) get(x *index, f *indexFile, slot int) (int, error) {
+	first := slot - slot%slotsPerPage
+	if n := len(p.list); n == 0 || p.list[n-1].first != first {
+		b := make([]byte, 4*min(slotsPerPage, x.slots-first))
+		if err := readFull(f.f, b, x.slotAt(first)); err != nil {
+			return 0, err
+		}
+		p.list = append(p.list, slotPage{first: first, b: b, low: slot, high: slot + 1})
+	}
+	page := &p.list[len(p.list)-1]
+	return x.whole(f, slot, int(int32(binary.BigEndian.Uint32(page.b[4*(slot-first):]))), f.h.next)
+}
+
+// set changes the slot that get was last called with.
+func (p *slotPages) set(slot, entry int) {
+	page := &p.list[len(p.list)-1]
+	binary.BigEndian.PutUint32(page.b[4*(slot-page.first):], uint32(entry))
+	page.high = slot + 1
+}
+
+func (p *slotPages) write(x *index, f *indexFile) error {
+	for _, page := range p.list {
+		b := page.b[4*(page.low-page.first) : 4*(page.high-page.first)]
+		if _, err := f.f.WriteAt(b, x.slotAt(page.low)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// whole follows a slot's chain from entry n to the first one below next; 0 when the chain ends or makes no sense.
+func (x *index) whole(f *indexFile, slot, n, next int) (int, error) {
+	for n >= next {
+		e, err := x.entry(f, n)
+		if err != nil {
+			return 0, err
+		}
+		if e.hash < 0 || x.slotOf(e.hash) != slot || e.prev >= n {
+			return 0, nil
+		}
+		n = e.prev
+	}
+	return max(n, 0), nil
+}
+
+func (x *index) entry(f *indexFile, n int) (indexRecord, error) {
+	if n <= 0 || n >= x.size {
+		return indexRecord{hash: -1}, nil
+	}
+	var b [indexEntry]byte
+	if err := readFull(f.f, b[:], x.entryAt(n)); err != nil {
+		return indexRecord{}, err
+	}
+	return decodeIndexRecord(b[:]), nil
+}
+
+// current returns the file that the next key goes to, making one when there is none or the last is full. The caller holds
+// writing.
+func (x *index) current() (*indexFile, error) {
+	at, h := x.now().UnixMilli(), indexHead{next: 1}
+	if n := len(x.files); n > 0 {
+		last := x.files[n-1]
+		if !x.full(last) {
+			return last, nil
+		}
+		// Names order the files, whatever the clock does.
+		if t, ok := indexTime(path.Base(last.name)); ok {
+			at = max(at, t+1)
+		}
+		h = indexHead{beginTime: last.h.endTime, endTime: last.h.endTime, beginPhys: last.h.endPhys, endPhys: last.h.endPhys, next: 1}
+	}
+	var b [20]byte
+	stamp := time.UnixMilli(at).AppendFormat(b[:0], indexName)
+	name := path.Join(x.dir, string(stamp[:14])+string(stamp[15:]))
+	f, err := x.fs.OpenFile(name, os.O_RDWR|os.O_CREATE)
 	if err != nil {
 		return nil, err
 	}
-	f.set(0, storeTime)
-	f.set(8, storeTime)
-	f.set(16, physical)
-	f.set(24, physical)
-	f.set4(36, 1)
-	x.files = append(x.files, f)
-	return f, nil
+	err = f.Truncate(x.fileSize())
+	if err == nil {
+		_, err = f.WriteAt(h.encode(), 0)
+	}
+	if err := errors.Join(err, f.Sync(), x.fs.SyncDir(x.dir)); err != nil {
+		return nil, errors.Join(err, f.Close(), x.fs.Remove(name))
+	}
+	file := &indexFile{name: name, f: f, h: h}
+	x.mu.Lock()
+	x.files = append(x.files, file)
+	x.mu.Unlock()
+	return file, nil
+}
+
+// sync makes the files durable.
+func (x *index) sync() error {
+	x.writing.Lock()
+	defer x.writing.Unlock()
+	for _, f := range x.files {
+		if !f.dirty {
+			continue
+		}
+		if err := f.f.Datasync(); err != nil {
+			return fmt.Errorf("index %s: %w", f.name, err)
+		}
+		f.dirty = false
+	}
+	return nil
+}
+
+// indexEnd is where the index files end: what a checkpoint notes of them.
+type indexEnd struct {
+	file     string // "" for none
+	next     int
+	time     int64
+	physical int64
+}
+
+// end returns the files' end, or an error when keys that came before it are in no file.
+func (x *index) end() (indexEnd, error) {
+	x.mu.RLock()
+	defer x.mu.RUnlock()
+	if x.lost {
+		return indexEnd{}, errors.New("index: keys were left out; the checkpoint stays where it is until the broker is started again")
+	}
+	if n := len(x.files); n > 0 {
+		f := x.files[n-1]
+		return indexEnd{path.Base(f.name), f.h.next, f.h.endTime, f.h.endPhys}, nil
+	}
+	return indexEnd{physical: -1}, nil
+}
+
+// restore brings the files back to a checkpoint's end after a crash: newer files go, and slots that lead beyond the
+// end lead to the newest entry before it again. It reads the slots and, after a process was killed, little else;
+// when a power cut took entries that slots lead to, it reads entries backwards until each slot has its own.
+//
+// It reports false when the files are not what the checkpoint knew: the index must be built from the log.
+func (x *index) restore(e indexEnd) (ok bool, err error) {
+	for n := len(x.files); n > 0 && path.Base(x.files[n-1].name) > e.file; n = len(x.files) {
+		if err := x.drop(n - 1); err != nil {
+			return false, err
+		}
+	}
+	n := len(x.files)
+	if e.file == "" {
+		x.takeEnd()
+		return true, nil
+	}
+	if n == 0 || path.Base(x.files[n-1].name) != e.file || e.next < 1 || e.next > x.size {
+		return false, nil
+	}
+	f := x.files[n-1]
+	f.h.next, f.h.endTime, f.h.endPhys = e.next, e.time, e.physical
+	if err := x.restoreSlots(f); err != nil {
+		return false, fmt.Errorf("index %s: %w", f.name, err)
+	}
+	if _, err := f.f.WriteAt(f.h.encode(), 0); err != nil {
+		return false, err
+	}
+	f.dirty = true
+	x.takeEnd()
+	return true, nil
+}
+
+func (x *index) restoreSlots(f *indexFile) error {
+	broken := map[int]int{} // slot → newest whole entry
+	unknown := map[int]bool{}
+	f.h.used = 0
+	buf := make([]byte, 4*min(x.slots, 1<<16))
+	for first := 0; first < x.slots; first += len(buf) / 4 {
+		b := buf[:4*min(len(buf)/4, x.slots-first)]
+		if err := readFull(f.f, b, x.slotAt(first)); err != nil {
+			return err
+		}
+		for i := 0; i < len(b); i += 4 {
+			n, slot := int(int32(binary.BigEndian.Uint32(b[i:]))), first+i/4
+			switch {
+			case n == 0:
+				continue
+			case n > 0 && n < f.h.next:
+				f.h.used++
+				continue
+			}
+			whole, err := x.wholeOrUnknown(f, slot, n)
+			if err != nil {
+				return err
+			}
+			if whole < 0 {
+				unknown[slot], whole = true, 0
+			}
+			broken[slot] = whole
+		}
+	}
+	if err := x.findEntries(f, unknown, broken); err != nil {
+		return err
+	}
+	for slot, n := range broken {
+		if n > 0 {
+			f.h.used++
+		}
+		var b [4]byte
+		binary.BigEndian.PutUint32(b[:], uint32(n))
+		if _, err := f.f.WriteAt(b[:], x.slotAt(slot)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// wholeOrUnknown follows a slot's chain from entry n, which lies behind the end, to one before it: -1 when an entry
+// on the way isn't one of this slot, which is how a lost page looks.
+func (x *index) wholeOrUnknown(f *indexFile, slot, n int) (int, error) {
+	if n < 0 {
+		return -1, nil
+	}
+	for n >= f.h.next {
+		e, err := x.entry(f, n)
+		if err != nil {
+			return 0, err
+		}
+		// A real entry behind the end lies behind it in the log, too.
+		if e.hash < 0 || x.slotOf(e.hash) != slot || e.prev < 0 || e.prev >= n || e.physical < f.h.endPhys || e.physical == 0 && e.hash == 0 {
+			return -1, nil
+		}
+		n = e.prev
+	}
+	return n, nil
+}
+
+// findEntries looks for the newest entry of each slot in want, from the end backwards.
+func (x *index) findEntries(f *indexFile, want map[int]bool, found map[int]int) error {
+	const step = 1 << 14
+	buf := make([]byte, step*indexEntry)
+	for hi := f.h.next; hi > 1 && len(want) > 0; {
+		lo := max(hi-step, 1)
+		b := buf[:(hi-lo)*indexEntry]
+		if err := readFull(f.f, b, x.entryAt(lo)); err != nil {
+			return err
+		}
+		for n := hi - 1; n >= lo; n-- {
+			e := decodeIndexRecord(b[(n-lo)*indexEntry:])
+			if slot := x.slotOf(max(e.hash, 0)); e.hash >= 0 && want[slot] {
+				found[slot] = n
+				delete(want, slot)
+			}
+		}
+		hi = lo
+	}
+	return nil
+}
+
+// drop removes the i-th file. The caller holds writing and mu, or opens the store.
+func (x *index) drop(i int) error {
+	f := x.files[i]
+	x.files = append(x.files[:i], x.files[i+1:]...)
+	return errors.Join(f.f.Close(), x.fs.Remove(f.name))
+}
+
+// dropAfter removes the files that end after ms: a crash of a Java broker may have left them half written.
+func (x *index) dropAfter(ms int64) error {
+	for n := len(x.files); n > 0 && x.files[n-1].h.endTime > ms; n = len(x.files) {
+		if err := x.drop(n - 1); err != nil {
+			return err
+		}
+	}
+	x.takeEnd()
+	return nil
+}
+
+// dropAll removes all files.
+func (x *index) dropAll() error {
+	for len(x.files) > 0 {
+		if err := x.drop(len(x.files) - 1); err != nil {
+			return err
+		}
+	}
+	x.takeEnd()
+	return nil
+}
+
+// clean removes files whose records are all gone from the log; the last file stays.
+func (x *index) clean(minPhysical int64) error {
+	x.writing.Lock()
+	defer x.writing.Unlock()
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	for len(x.files) > 1 && x.files[0].h.endPhys < minPhysical {
+		if err := x.drop(0); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (x *index) close() {
+	x.writing.Lock()
+	defer x.writing.Unlock()
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	for _, f := range x.files {
+		_ = f.f.Close()
+	}
+	x.files = nil
 }
 
 // QueryResult is what a Query found.
@@ -232,25 +687,23 @@ func (r *QueryResult) Release() {
 // maxQuery is the most messages one query returns (Java's maxMsgsNumBatch).
 const maxQuery = 64
 
-// Query returns messages of a topic by key, newest first, stored between begin and end (ms). Only the key's hash
-// is compared: the caller compares the key itself where it matters.
+// Query returns messages of a topic by key in the order of the log, the newest maxNum of those stored between begin
+// and end (ms). Only the key's hash is compared: the caller compares the key itself where it matters.
 func (s *Store) Query(topic, key string, maxNum int, begin, end int64) (QueryResult, error) {
 	var r QueryResult
 	if s.index == nil {
 		return r, nil
 	}
-	var at []int64
-	at, r.LastTimestamp, r.LastPhysicalOffset = s.index.find(topic, key, min(max(maxNum, 1), maxQuery), begin, end)
+	at, lastTime, lastPhysical, err := s.index.find(indexHash(topic, []byte(key)), min(max(maxNum, 1), maxQuery), begin, end)
+	if err != nil {
+		return r, fmt.Errorf("query %s by key: %w", topic, err)
+	}
+	r.LastTimestamp, r.LastPhysicalOffset = lastTime, lastPhysical
 	sort.Slice(at, func(i, j int) bool { return at[i] < at[j] })
 	for _, physical := range at {
-		rec, release, err := s.Record(physical)
+		rec, g, err := s.record(physical)
 		if err != nil {
-			continue // its file is gone
-		}
-		g := s.segmentAt(physical)
-		release()
-		if g == nil {
-			continue
+			continue // its file is gone, or it isn't readable yet
 		}
 		r.segments = append(r.segments, g)
 		r.Records = append(r.Records, rec)
@@ -258,142 +711,55 @@ func (s *Store) Query(topic, key string, maxNum int, begin, end int64) (QueryRes
 	return r, nil
 }
 
-func (x *index) find(topic, key string, maxNum int, begin, end int64) (found []int64, lastTime, lastPhysical int64) {
+func (x *index) find(hash int32, maxNum int, begin, end int64) (found []int64, lastTime, lastPhysical int64, err error) {
 	x.mu.RLock()
 	defer x.mu.RUnlock()
-	hash := message.IndexHash(topic + "#" + key)
 	seen := map[int64]bool{}
+	take := func(physical int64) {
+		if !seen[physical] {
+			seen[physical] = true
+			found = append(found, physical)
+		}
+	}
+	for i := len(x.pending) - 1; i >= 0 && len(found) < maxNum; i-- {
+		if k := x.pending[i]; k.hash == hash && k.time >= begin && k.time <= end {
+			take(k.physical)
+		}
+	}
+	slot := x.slotOf(hash)
 	for i := len(x.files) - 1; i >= 0 && len(found) < maxNum; i-- {
 		f := x.files[i]
-		if i == len(x.files)-1 {
-			lastTime, lastPhysical = f.endTime(), f.endPhys()
+		if f.h.next <= 1 || f.h.beginTime > end {
+			continue
 		}
-		if f.count() <= 1 || f.begin() > end || f.endTime() < begin {
-			if f.begin() < begin && f.count() > 1 {
+		if f.h.endTime < begin {
+			break
+		}
+		var b [4]byte
+		if err := readFull(f.f, b[:], x.slotAt(slot)); err != nil {
+			return nil, 0, 0, err
+		}
+		n, err := x.whole(f, slot, int(int32(binary.BigEndian.Uint32(b[:]))), f.h.next)
+		for err == nil && n > 0 && len(found) < maxNum {
+			var e indexRecord
+			if e, err = x.entry(f, n); err != nil {
 				break
 			}
-			continue
-		}
-		n := f.get4(indexHeader + int(hash)%x.slots*4)
-		for steps := 0; n > 0 && n < f.count() && len(found) < maxNum && steps < f.count(); steps++ {
-			at := x.entryAt(n)
-			t := f.begin() + int64(f.get4(at+12))*1000
-			physical := int64(binary.BigEndian.Uint64(f.b[at+4:]))
 			// The entry's time has whole seconds: a second of slack on both sides.
-			if int32(f.get4(at)) == hash && t+1000 > begin && t <= end && !seen[physical] {
-				seen[physical] = true
-				found = append(found, physical)
+			if t := f.h.beginTime + int64(e.seconds)*1000; e.hash == hash && t+1000 > begin && t <= end {
+				take(e.physical)
 			}
-			prev := f.get4(at + 16)
-			if prev >= n {
-				break // entries point to older ones only
+			if e.prev >= n {
+				break // entries lead to older ones only
 			}
-			n = prev
+			n = e.prev
+		}
+		if err != nil {
+			return nil, 0, 0, err
+		}
+		if f.h.beginTime < begin {
+			break
 		}
 	}
-	return found, lastTime, lastPhysical
-}
-
-func (x *index) sync() error {
-	x.mu.RLock()
-	files := append([]*indexFile(nil), x.files...)
-	x.mu.RUnlock()
-	for _, f := range files {
-		x.mu.Lock()
-		dirty := f.dirty
-		f.dirty = false
-		x.mu.Unlock()
-		if !dirty {
-			continue
-		}
-		if err := f.m.Sync(); err != nil {
-			return fmt.Errorf("index %s: %w", f.name, err)
-		}
-	}
-	return nil
-}
-
-// end returns what the last file's header says, for the checkpoint.
-func (x *index) end() (name string, count int, endTime, endPhysical int64) {
-	x.mu.RLock()
-	defer x.mu.RUnlock()
-	if n := len(x.files); n > 0 {
-		f := x.files[n-1]
-		return path.Base(f.name), f.count(), f.endTime(), f.endPhys()
-	}
-	return "", 0, 0, 0
-}
-
-// restore brings the index back to what a checkpoint knew to be durable: files made since go, and the slots of
-// the last one are built again from its entries.
-func (x *index) restore(name string, count int, endTime, endPhysical int64) error {
-	for n := len(x.files); n > 0 && path.Base(x.files[n-1].name) > name; n = len(x.files) {
-		if err := x.drop(n - 1); err != nil {
-			return err
-		}
-	}
-	n := len(x.files)
-	if n == 0 || path.Base(x.files[n-1].name) != name || count < 1 || count > x.size {
-		return nil
-	}
-	f := x.files[n-1]
-	clear(f.b[indexHeader : indexHeader+x.slots*4])
-	used := 0
-	for i := 1; i < count; i++ {
-		at := x.entryAt(i)
-		slot := indexHeader + f.get4(at)%x.slots*4
-		if f.get4(at) < 0 {
-			continue
-		}
-		prev := f.get4(slot)
-		if prev == 0 {
-			used++
-		}
-		f.set4(at+16, prev)
-		f.set4(slot, i)
-	}
-	f.set(8, endTime)
-	f.set(24, endPhysical)
-	f.set4(32, used)
-	f.set4(36, count)
-	f.dirty = true
-	return nil
-}
-
-func (x *index) drop(i int) error {
-	f := x.files[i]
-	x.files = append(x.files[:i], x.files[i+1:]...)
-	return errors.Join(f.m.Close(), f.f.Close(), x.fs.Remove(f.name))
-}
-
-// dropAfter removes the files whose end time is behind ms: a crash may have left them half written.
-func (x *index) dropAfter(ms int64) error {
-	for n := len(x.files); n > 0 && x.files[n-1].endTime() > ms; n = len(x.files) {
-		if err := x.drop(n - 1); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// clean removes files whose records are all gone from the log; the last file stays.
-func (x *index) clean(minPhysical int64) error {
-	x.mu.Lock()
-	defer x.mu.Unlock()
-	for len(x.files) > 1 && x.files[0].endPhys() < minPhysical {
-		if err := x.drop(0); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-func (x *index) close() {
-	x.mu.Lock()
-	defer x.mu.Unlock()
-	for _, f := range x.files {
-		_ = f.m.Close()
-		_ = f.f.Close()
-	}
-	x.files = nil
+	return found, x.endTime, max(x.endPhys, 0), nil
 }

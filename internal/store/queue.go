@@ -7,13 +7,12 @@ import (
 	"io/fs"
 	"os"
 	"path"
+	"slices"
 	"sort"
 	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
-
-	"github.com/apogeemq/apogee/internal/vfs"
 )
 
 // A consume queue is a list of 20-byte units, one a message, in files of a fixed size that are named for the byte
@@ -21,32 +20,42 @@ import (
 //
 //	physical offset (8) | record size (4) | tags code (8)
 //
-// A unit with physical offset 0 and size 0x7FFFFFFF stands for "before the beginning".
+// A unit with physical offset 0 and size 0x7FFFFFFF stands for no message.
 const (
 	queueUnit     = 20
 	preBlankSize  = 0x7FFFFFFF
-	maxQueueTail  = 64 << 10 // bytes of units that wait in memory before they are written
 	batchQueueDir = "batchconsumequeue"
 )
 
-// queue is one consume queue. Its newest units wait in memory (tail) and are written about once a second; what a
-// crash takes of them is redone from the log. A queue costs no open file, timer or goroutine.
+const (
+	// flushTailBytes is how many bytes of units may wait in memory before they are written ahead of time.
+	flushTailBytes = 4 << 20
+	// maxTailBytes is how many may wait when they can't be written; beyond it appends are refused.
+	maxTailBytes = 64 << 20
+)
+
+// queue is one consume queue. Its newest units wait in memory (tail). The store's background writes them about once a
+// second, and only those whose records are durable: on the disk no unit is ahead of the log. What a crash takes of
+// them is made again from the log. A queue costs no open file, timer or goroutine.
 type queue struct {
 	topic string
 	id    int32
-	dir   string
 
-	next int64 // queue offset of the next append; guarded by Store.mu
+	// guarded by Store.mu
+	next    int64 // queue offset of the next append
+	deleted bool  // its topic was deleted: appends go to a new queue
+
+	loading sync.Mutex // held by who loads it
+	loaded  atomic.Bool
 
 	mu       sync.RWMutex
 	min      int64 // first readable offset
 	max      int64 // behind the last readable one
 	tail     []byte
-	tailFrom int64          // offset of the tail's first unit
-	unsynced map[int64]bool // start offsets of files that were written and not flushed
-	known    map[int64]bool // start offsets of files that exist
-	deleted  bool
-	dirty    atomic.Bool // tail isn't empty: is in the flusher's list
+	tailFrom int64   // offset of the tail's first unit
+	files    []int64 // start offsets in bytes of the files that exist, ascending; changed by holders of Store.flushMu
+	gone     bool    // its topic was deleted: units are dropped
+	listed   bool    // is in Store.dirty
 }
 
 // unit is one decoded entry.
@@ -68,6 +77,98 @@ func appendUnit(b []byte, u unit) []byte {
 	return be.AppendUint64(b, uint64(u.tagsCode))
 }
 
+// add puts a unit behind the others. The caller holds mu, or opens the store.
+func (q *queue) add(u unit) {
+	if q.tail == nil {
+		q.tail = make([]byte, 0, 4*queueUnit)
+	}
+	q.tail = appendUnit(q.tail, u)
+	q.max++
+}
+
+func (s *Store) queueDir(q *queue) string {
+	return path.Join(s.queueRoot(), q.topic, strconv.Itoa(int(q.id)))
+}
+
+func (s *Store) queueFile(q *queue, start int64) string {
+	return path.Join(s.queueDir(q), fileName(start))
+}
+
+// scanQueueFolders learns which topics have folders, so that asking for a queue that has none costs no system call.
+// It also looks at one file, since a wrong mappedFileSizeConsumeQueue is better met at the start than by a consumer.
+func (s *Store) scanQueueFolders() error {
+	s.onDisk, s.batchTopics = map[string]map[int32]bool{}, map[string]bool{}
+	entries, err := s.fs.ReadDir(s.queueRoot())
+	if err != nil {
+		return err
+	}
+	sampled := false
+	for _, e := range entries {
+		if !e.IsDir() {
+			continue
+		}
+		s.onDisk[e.Name()] = nil
+		if !sampled {
+			if sampled, err = s.checkQueueFileSize(e.Name()); err != nil {
+				return err
+			}
+		}
+	}
+	entries, err = s.fs.ReadDir(path.Join(s.o.Dir, batchQueueDir))
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	for _, e := range entries {
+		s.batchTopics[e.Name()] = true
+	}
+	return nil
+}
+
+// checkQueueFileSize looks at one file of a topic's queues, if there is one.
+func (s *Store) checkQueueFileSize(topic string) (found bool, err error) {
+	ids, err := s.fs.ReadDir(path.Join(s.queueRoot(), topic))
+	if err != nil || len(ids) == 0 {
+		return false, err
+	}
+	dir := path.Join(s.queueRoot(), topic, ids[0].Name())
+	if !ids[0].IsDir() {
+		return false, nil
+	}
+	starts, err := s.listQueueFiles(dir)
+	return len(starts) > 0, err
+}
+
+// listQueueFiles returns the start offsets of a queue's files. One without a byte is none: its making was cut off.
+func (s *Store) listQueueFiles(dir string) ([]int64, error) {
+	entries, err := s.fs.ReadDir(dir)
+	if err != nil {
+		return nil, err
+	}
+	var starts []int64
+	for _, e := range entries {
+		at, err := strconv.ParseInt(e.Name(), 10, 64)
+		if err != nil || len(e.Name()) != 20 || at%s.o.QueueSize != 0 {
+			continue
+		}
+		info, err := e.Info()
+		if errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		if err != nil {
+			return nil, err
+		}
+		if info.Size() == 0 {
+			continue
+		}
+		if info.Size() != s.o.QueueSize {
+			return nil, fmt.Errorf("consume queue %s: %s has %d bytes, mappedFileSizeConsumeQueue is %d: set it to the size this store was made with", dir, e.Name(), info.Size(), s.o.QueueSize)
+		}
+		starts = append(starts, at)
+	}
+	slices.Sort(starts)
+	return starts, nil
+}
+
 // queue returns a queue, loading it from its files when it is first asked for. With create it is made when it has
 // none; without, a missing queue gives nil.
 func (s *Store) queue(topic string, id int32, create bool) (*queue, error) {
@@ -75,205 +176,308 @@ func (s *Store) queue(topic string, id int32, create bool) (*queue, error) {
 	s.queueMu.RLock()
 	q := s.queues[key]
 	s.queueMu.RUnlock()
-	if q != nil {
-		return q, nil
+	if q == nil {
+		if err := checkQueueName(topic, id); err != nil {
+			return nil, err
+		}
+		var err error
+		if q, err = s.addQueue(key, create); q == nil {
+			return nil, err
+		}
 	}
+	if !q.loaded.Load() {
+		if err := s.loadQueue(q); err != nil {
+			return nil, err
+		}
+	}
+	return q, nil
+}
+
+func checkQueueName(topic string, id int32) error {
 	if topic == "" || strings.ContainsAny(topic, "/\x00") || topic == "." || topic == ".." {
-		return nil, fmt.Errorf("%w: topic name %q", ErrIllegal, topic)
+		return fmt.Errorf("%w: topic name %q", ErrIllegal, topic)
 	}
+	if id < 0 {
+		return fmt.Errorf("%w: queue id %d", ErrIllegal, id)
+	}
+	return nil
+}
+
+// addQueue puts a queue into the table, not loaded yet, if it has a folder or create is set.
+func (s *Store) addQueue(key queueKey, create bool) (*queue, error) {
 	s.queueMu.Lock()
 	defer s.queueMu.Unlock()
 	if q := s.queues[key]; q != nil {
 		return q, nil
 	}
-	q, found, err := s.loadQueue(topic, id)
-	if err != nil {
-		return nil, err
+	ids, known := s.onDisk[key.topic]
+	if known && ids == nil {
+		ids = map[int32]bool{}
+		entries, err := s.fs.ReadDir(path.Join(s.queueRoot(), key.topic))
+		if err != nil {
+			return nil, err
+		}
+		for _, e := range entries {
+			if id, err := strconv.ParseInt(e.Name(), 10, 32); err == nil {
+				ids[int32(id)] = true
+			}
+		}
+		s.onDisk[key.topic] = ids
 	}
-	if !found && !create {
-		return nil, nil
+	if !ids[key.id] {
+		if !known && s.batchTopics[key.topic] {
+			return nil, fmt.Errorf("%w: topic %s has batch consume queues, which are not supported", ErrIllegal, key.topic)
+		}
+		if !create {
+			return nil, nil
+		}
 	}
+	q := &queue{topic: key.topic, id: key.id}
+	q.loaded.Store(!ids[key.id]) // nothing to load
 	s.queues[key] = q
 	return q, nil
 }
 
-// loadQueue finds the ends of a queue from its files. Units at or behind the end of the log that recovery found
-// are stale: they belong to records that a crash took.
-func (s *Store) loadQueue(topic string, id int32) (q *queue, found bool, err error) {
-	dir := path.Join(s.queueRoot(), topic, strconv.Itoa(int(id)))
-	q = &queue{topic: topic, id: id, dir: dir, unsynced: map[int64]bool{}, known: map[int64]bool{}}
-	entries, err := s.fs.ReadDir(dir)
-	if errors.Is(err, fs.ErrNotExist) {
-		if _, err := s.fs.Stat(path.Join(s.o.Dir, batchQueueDir, topic)); err == nil {
-			return nil, false, fmt.Errorf("%w: topic %s has batch consume queues, which are not supported", ErrIllegal, topic)
-		}
-		return q, false, nil
+// loadQueue finds the ends of a queue from its files. Units behind the end of the log that recovery found are none:
+// they belong to records that a crash took.
+func (s *Store) loadQueue(q *queue) error {
+	q.loading.Lock()
+	defer q.loading.Unlock()
+	if q.loaded.Load() {
+		return nil
 	}
+	dir := s.queueDir(q)
+	starts, err := s.listQueueFiles(dir)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	q.files, q.tailFrom = starts, 1<<58 // everything is in files while they are looked at
+	lo, hi, err := s.queueEnds(q)
 	if err != nil {
-		return nil, false, err
+		return fmt.Errorf("consume queue %s: %w", dir, err)
 	}
-	var starts []int64
-	for _, e := range entries {
-		at, err := strconv.ParseInt(e.Name(), 10, 64)
-		if err != nil || len(e.Name()) != 20 {
-			continue
+	q.mu.Lock()
+	q.min, q.max, q.tailFrom = lo, hi, hi
+	q.mu.Unlock()
+	q.next = hi // nobody has the queue yet
+	if s.scanAll {
+		if err := s.cutQueue(q, hi); err != nil {
+			return err
 		}
-		info, err := e.Info()
-		if err != nil {
-			return nil, false, err
-		}
-		if info.Size() != s.o.QueueSize {
-			if info.Size() == 0 {
-				continue
-			}
-			return nil, false, fmt.Errorf("consume queue %s: %s has %d bytes, mappedFileSizeConsumeQueue is %d: set it to the size this store was made with", dir, e.Name(), info.Size(), s.o.QueueSize)
-		}
-		starts = append(starts, at)
 	}
-	sort.Slice(starts, func(i, j int) bool { return starts[i] < starts[j] })
-	if len(starts) == 0 {
-		return q, false, nil
-	}
-	for _, at := range starts {
-		q.known[at] = true
+	q.loaded.Store(true)
+	return nil
+}
+
+// queueEnds looks for the first and the last unit in a queue's files.
+func (s *Store) queueEnds(q *queue) (lo, hi int64, err error) {
+	if len(q.files) == 0 {
+		return 0, 0, nil
 	}
 	perFile := s.o.QueueSize / queueUnit
-	logEnd := s.end
 	valid := func(offset int64) bool {
-		u, err := s.unitInFile(q, offset)
-		if err != nil {
-			return false
+		u, e := s.readUnit(q, offset)
+		if e != nil && err == nil {
+			err = e
 		}
-		return u.size > 0 && (u.physical+int64(u.size) <= logEnd || u.size == preBlankSize && u.physical == 0)
+		return e == nil && u.size > 0 && (u.physical+int64(u.size) <= s.recovered || u.size == preBlankSize && u.physical == 0)
 	}
 	// The last file with a valid first unit holds the end; inside, units are valid up to it and not beyond.
-	q.min, q.max = starts[0]/queueUnit, starts[0]/queueUnit
-	for i := len(starts) - 1; i >= 0; i-- {
-		first := starts[i] / queueUnit
+	lo = q.files[0] / queueUnit
+	hi = lo
+	for i := len(q.files) - 1; i >= 0 && err == nil; i-- {
+		first := q.files[i] / queueUnit
 		if !valid(first) {
 			continue
 		}
-		n := sort.Search(int(perFile), func(k int) bool { return !valid(first + int64(k)) })
-		q.max = first + int64(n)
+		n := 1
+		if s.scanAll { // a crash of a Java broker may have left a hole
+			for n < int(perFile) && valid(first+int64(n)) {
+				n++
+			}
+		} else {
+			n = sort.Search(int(perFile), func(k int) bool { return !valid(first + int64(k)) })
+		}
+		hi = first + int64(n)
 		break
 	}
-	minPhysical := s.MinPhysical()
-	n := sort.Search(int(q.max-q.min), func(k int) bool {
-		u, err := s.unitInFile(q, q.min+int64(k))
-		return err == nil && u.size != preBlankSize && u.physical >= minPhysical
-	})
-	q.min += int64(n)
-	q.tailFrom, q.next = q.max, q.max
-	return q, true, nil
+	if err != nil {
+		return 0, 0, err
+	}
+	lo, err = s.firstUnit(q, lo, hi, s.MinPhysical())
+	return lo, hi, err
 }
 
-// unitInFile reads one unit from its file.
-func (s *Store) unitInFile(q *queue, offset int64) (unit, error) {
+// firstUnit returns the first offset in [lo, hi) whose record lies at or behind a physical offset.
+func (s *Store) firstUnit(q *queue, lo, hi, physical int64) (int64, error) {
+	var err error
+	n := sort.Search(int(hi-lo), func(k int) bool {
+		u, e := s.readUnit(q, lo+int64(k))
+		if errors.Is(e, errNoUnits) {
+			return false // its file is gone: the queue begins behind it
+		}
+		if e != nil && err == nil {
+			err = e
+		}
+		return e == nil && u.size != preBlankSize && u.physical >= physical
+	})
+	return lo + int64(n), err
+}
+
+// errNoUnits: the file that would hold a unit isn't there.
+var errNoUnits = errors.New("no such consume-queue file")
+
+func (s *Store) readUnit(q *queue, offset int64) (unit, error) {
 	var b [queueUnit]byte
-	at := offset * queueUnit
-	start := at - at%s.o.QueueSize
-	if !q.known[start] {
-		return unit{}, ErrNotFound
-	}
-	f, err := s.files.get(path.Join(q.dir, fileName(start)))
-	if err != nil {
-		return unit{}, err
-	}
-	defer f.done()
-	if _, err := f.f.ReadAt(b[:], at-start); err != nil {
-		return unit{}, err
+	if n, err := s.readUnits(q, offset, b[:]); err != nil || n != 1 {
+		return unit{}, errors.Join(err, fmt.Errorf("read unit %d", offset))
 	}
 	return decodeUnit(b[:]), nil
 }
 
-// units reads up to len(buf)/20 units from offset on into buf, not beyond one file, and returns how many. The
-// caller holds q.mu.
-func (s *Store) unitsLocked(q *queue, offset int64, buf []byte) (int, error) {
+// readUnits reads up to len(buf)/20 units from offset on into buf, not beyond one file, and returns how many. The
+// caller doesn't hold q.mu: a slow disk must not stop the committer.
+func (s *Store) readUnits(q *queue, offset int64, buf []byte) (int, error) {
+	q.mu.RLock()
 	if offset >= q.tailFrom {
-		return copy(buf, q.tail[(offset-q.tailFrom)*queueUnit:]) / queueUnit, nil
+		n := copy(buf, q.tail[min((offset-q.tailFrom)*queueUnit, int64(len(q.tail))):]) / queueUnit
+		q.mu.RUnlock()
+		return n, nil
 	}
 	at := offset * queueUnit
 	start := at - at%s.o.QueueSize
 	n := min(int64(len(buf)), start+s.o.QueueSize-at, (q.tailFrom-offset)*queueUnit)
-	if !q.known[start] {
-		return 0, ErrNotFound
+	_, there := slices.BinarySearch(q.files, start)
+	q.mu.RUnlock()
+	if !there {
+		return 0, errNoUnits
 	}
-	f, err := s.files.get(path.Join(q.dir, fileName(start)))
+	f, err := s.files.get(s, q, start)
+	if errors.Is(err, fs.ErrNotExist) { // cleaned meanwhile
+		return 0, errNoUnits
+	}
 	if err != nil {
 		return 0, err
 	}
 	defer f.done()
-	if _, err := f.f.ReadAt(buf[:n], at-start); err != nil {
-		return 0, err
-	}
-	return int(n) / queueUnit, nil
+	return int(n) / queueUnit, readFull(f.f, buf[:n], at-start)
 }
 
-// dispatchRecord puts one record into its consume queue and the index.
-func (s *Store) dispatchRecord(e *entry, rec []byte) {
-	if q := e.q; q != nil {
-		q.mu.Lock()
-		if !q.deleted && e.queueOffset == q.max {
-			q.tail = appendUnit(q.tail, unit{e.physical, e.size, e.tagsCode})
-			q.max++
-			full := len(q.tail) >= maxQueueTail
-			if full {
-				if err := s.writeTailLocked(q); err != nil {
-					s.log.Error("consume queue: write failed, its units stay in memory", "topic", q.topic, "queueId", q.id, "error", err)
-				}
-			}
+// markDirty lists a queue for the next flush. The caller holds q.mu, or opens the store.
+func (s *Store) markDirty(q *queue) {
+	if q.listed {
+		return
+	}
+	q.listed = true
+	s.dirtyMu.Lock()
+	s.dirty = append(s.dirty, q)
+	s.dirtyMu.Unlock()
+}
+
+// flushQueues writes the units that wait and whose records are durable.
+func (s *Store) flushQueues() error {
+	s.flushMu.Lock()
+	defer s.flushMu.Unlock()
+	return s.flushQueuesLocked()
+}
+
+// flushQueuesLocked is flushQueues for holders of flushMu.
+func (s *Store) flushQueuesLocked() error {
+	s.dirtyMu.Lock()
+	list := s.dirty
+	s.dirty = nil
+	s.dirtyMu.Unlock()
+	durable := s.flushed.Load()
+	var first error
+	for i, q := range list {
+		if err := s.flushQueueLocked(q, durable); err != nil {
+			first = fmt.Errorf("consume queue %s: %w", s.queueDir(q), err)
+			s.dirtyMu.Lock()
+			s.dirty = append(s.dirty, list[i:]...) // listed still
+			s.dirtyMu.Unlock()
+			break
 		}
-		q.mu.Unlock()
-		q.dirty.Store(true)
 	}
-	if s.index != nil {
-		s.index.add(rec, e.physical, e.storeTimestamp)
+	if first == nil {
+		s.queuesFail.Store(nil)
+	} else {
+		s.queuesFail.Store(&first)
 	}
+	return first
 }
 
-// writeTailLocked writes the tail to the queue's files. The caller holds q.mu.
-func (s *Store) writeTailLocked(q *queue) error {
-	for len(q.tail) > 0 {
+// flushQueueLocked writes one queue's units. The caller holds flushMu.
+func (s *Store) flushQueueLocked(q *queue, durable int64) error {
+	for {
+		q.mu.Lock()
+		if q.gone || len(q.tail) == 0 {
+			q.listed = false
+			q.mu.Unlock()
+			return nil
+		}
 		at := q.tailFrom * queueUnit
 		start := at - at%s.o.QueueSize
 		n := min(int64(len(q.tail)), start+s.o.QueueSize-at)
-		if !q.known[start] {
+		for n > 0 { // units are in the order of the log
+			if u := decodeUnit(q.tail[n-queueUnit:]); u.size == preBlankSize || u.physical+int64(u.size) <= durable {
+				break
+			}
+			n -= queueUnit
+		}
+		if n == 0 { // the rest waits for the log
+			q.listed = false
+			s.markDirty(q)
+			q.mu.Unlock()
+			return nil
+		}
+		units := q.tail[:n:n] // appends go behind it
+		_, there := slices.BinarySearch(q.files, start)
+		q.mu.Unlock()
+
+		if !there {
 			if err := s.makeQueueFile(q, start, at); err != nil {
 				return err
 			}
 		}
-		f, err := s.files.get(path.Join(q.dir, fileName(start)))
+		f, err := s.files.get(s, q, start)
 		if err != nil {
 			return err
 		}
-		_, err = f.f.WriteAt(q.tail[:n], at-start)
+		_, err = f.f.WriteAt(units, at-start)
 		f.done()
 		if err != nil {
 			return err
 		}
-		q.unsynced[start] = true
-		q.tailFrom += n / queueUnit
-		q.tail = append(q.tail[:0], q.tail[n:]...)
+		s.unsynced[queueFileKey{q, start}] = true
+
+		q.mu.Lock()
+		if !q.gone {
+			q.tailFrom += n / queueUnit
+			if rest := len(q.tail) - int(n); rest == 0 && cap(q.tail) <= 16*queueUnit {
+				q.tail = q.tail[:0]
+			} else if rest == 0 {
+				q.tail = nil // a queue that is quiet costs little
+			} else {
+				q.tail = append([]byte(nil), q.tail[n:]...)
+			}
+			s.tailBytes.Add(-n)
+		}
+		q.mu.Unlock()
 	}
-	if cap(q.tail) > 4<<10 {
-		q.tail = nil
-	}
-	return nil
 }
 
-// makeQueueFile makes a queue's file in its full size. A first file whose queue begins inside it gets units that
-// say so.
+// makeQueueFile makes a queue's file in its full size. A queue that begins inside its first file has units before
+// its beginning that say so. The caller holds flushMu, or opens the store.
 func (s *Store) makeQueueFile(q *queue, start, at int64) error {
-	if err := s.fs.MkdirAll(q.dir); err != nil {
+	dir := s.queueDir(q)
+	if err := s.fs.MkdirAll(dir); err != nil {
 		return err
 	}
-	name := path.Join(q.dir, fileName(start))
-	f, err := s.fs.OpenFile(name, os.O_RDWR|os.O_CREATE)
+	f, err := s.fs.OpenFile(path.Join(dir, fileName(start)), os.O_RDWR|os.O_CREATE)
 	if err != nil {
 		return err
 	}
-	err = f.Truncate(s.o.QueueSize)
-	if err == nil && at > start {
+	if err = f.Truncate(s.o.QueueSize); err == nil && at > start {
 		var blank []byte
 		for range (at - start) / queueUnit {
 			blank = appendUnit(blank, unit{size: preBlankSize})
@@ -283,174 +487,210 @@ func (s *Store) makeQueueFile(q *queue, start, at int64) error {
 	if err := errors.Join(err, f.Close()); err != nil {
 		return err
 	}
-	q.known[start] = true
-	return nil
-}
-
-// flushQueues writes every queue's tail; with sync it also flushes what was written.
-func (s *Store) flushQueues(sync bool) error {
-	s.queueMu.RLock()
-	var list []*queue
-	for _, q := range s.queues {
-		if q.dirty.Load() || sync {
-			list = append(list, q)
-		}
-	}
-	s.queueMu.RUnlock()
-	var errs []error
-	for _, q := range list {
-		errs = append(errs, s.flushQueue(q, sync))
-	}
-	return errors.Join(errs...)
-}
-
-func (s *Store) flushQueue(q *queue, sync bool) error {
+	s.dirtyDirs[dir], s.dirtyDirs[path.Dir(dir)], s.dirtyDirs[s.queueRoot()] = true, true, true
+	s.unsynced[queueFileKey{q, start}] = true
 	q.mu.Lock()
-	if q.deleted {
-		q.mu.Unlock()
-		return nil
-	}
-	q.dirty.Store(false)
-	err := s.writeTailLocked(q)
-	if err != nil {
-		q.dirty.Store(true)
-	}
-	var starts []int64
-	if sync && err == nil {
-		for at := range q.unsynced {
-			starts = append(starts, at)
-		}
-		clear(q.unsynced)
+	if i, there := slices.BinarySearch(q.files, start); !there {
+		q.files = slices.Insert(slices.Clip(q.files), i, start)
 	}
 	q.mu.Unlock()
-	if err != nil {
-		return fmt.Errorf("consume queue %s: %w", q.dir, err)
-	}
-	for _, at := range starts {
-		f, err := s.files.get(path.Join(q.dir, fileName(at)))
-		if err != nil {
-			return err
-		}
-		err = f.f.Sync()
-		f.done()
-		if err != nil {
-			return fmt.Errorf("consume queue %s: %w", q.dir, err)
-		}
-	}
-	if len(starts) > 0 {
-		return errors.Join(s.fs.SyncDir(q.dir), s.fs.SyncDir(path.Dir(q.dir)), s.fs.SyncDir(s.queueRoot()))
-	}
 	return nil
 }
 
-// DeleteTopic removes all queues of a topic. Its records stay in the log until their files go.
-func (s *Store) DeleteTopic(topic string) error {
-	if topic == "" || strings.ContainsAny(topic, "/\x00") || topic == "." || topic == ".." {
-		return fmt.Errorf("%w: topic name %q", ErrIllegal, topic)
-	}
-	s.queueMu.Lock()
-	for key, q := range s.queues {
-		if key.topic == topic {
-			q.mu.Lock()
-			q.deleted, q.tail, q.min = true, nil, q.max
-			q.mu.Unlock()
-			delete(s.queues, key)
-			for start := range q.known {
-				s.files.forget(path.Join(q.dir, fileName(start)))
+// manyFiles is from how many files on flushing the whole file system is cheaper than flushing each.
+const manyFiles = 64
+
+// syncQueuesLocked makes the files durable that were written. The caller holds flushMu.
+func (s *Store) syncQueuesLocked() error {
+	if len(s.unsynced)+len(s.dirtyDirs) > manyFiles {
+		if err := s.fs.SyncAll(s.o.Dir); err != nil {
+			return err
+		}
+	} else {
+		for key := range s.unsynced {
+			if err := s.syncQueueFile(key); err != nil {
+				return fmt.Errorf("consume queue %s: %w", s.queueDir(key.q), err)
+			}
+		}
+		for dir := range s.dirtyDirs {
+			if err := s.fs.SyncDir(dir); err != nil && !errors.Is(err, fs.ErrNotExist) {
+				return err
 			}
 		}
 	}
-	err := s.fs.RemoveAll(path.Join(s.queueRoot(), topic))
-	s.queueMu.Unlock()
+	clear(s.unsynced)
+	clear(s.dirtyDirs)
+	return nil
+}
+
+func (s *Store) syncQueueFile(key queueFileKey) error {
+	f, err := s.files.get(s, key.q, key.start)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil // deleted with its topic
+	}
 	if err != nil {
+		return err
+	}
+	defer f.done()
+	return f.f.Sync()
+}
+
+// cutQueue drops a queue's units from an offset on, in memory and in its files. Only opening calls it.
+func (s *Store) cutQueue(q *queue, offset int64) error {
+	q.mu.Lock()
+	s.tailBytes.Add(-int64(len(q.tail)))
+	q.min, q.max, q.tailFrom, q.tail = min(q.min, offset), offset, offset, nil
+	q.next = offset
+	files := slices.Clone(q.files)
+	q.mu.Unlock()
+	at := offset * queueUnit
+	for _, start := range files {
+		switch {
+		case start+s.o.QueueSize <= at:
+		case start >= at && start > 0:
+			if err := s.removeQueueFile(q, start); err != nil {
+				return err
+			}
+		default:
+			f, err := s.files.get(s, q, start)
+			if err != nil {
+				return err
+			}
+			from := max(at-start, 0)
+			err = f.f.Zero(from, s.o.QueueSize-from)
+			f.done()
+			if err != nil {
+				return err
+			}
+			s.unsynced[queueFileKey{q, start}] = true
+		}
+	}
+	return nil
+}
+
+// restartQueue lets a queue begin at an offset. Only opening calls it.
+func (s *Store) restartQueue(q *queue, offset int64) error {
+	err := s.cutQueue(q, offset)
+	q.mu.Lock()
+	q.min = offset
+	q.mu.Unlock()
+	return err
+}
+
+// fillQueue puts units that stand for no message up to an offset, so that what lies before a gap stays readable. A
+// gap too wide for that makes the queue begin behind it. Only opening calls it.
+func (s *Store) fillQueue(q *queue, offset int64) error {
+	if offset-q.max > 1<<16 {
+		return s.restartQueue(q, offset)
+	}
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	for q.max < offset {
+		q.add(unit{size: preBlankSize})
+		s.tailBytes.Add(queueUnit)
+	}
+	return nil
+}
+
+// removeQueueFile removes one file of a queue. The caller holds flushMu, or opens the store.
+func (s *Store) removeQueueFile(q *queue, start int64) error {
+	s.files.forget(queueFileKey{q, start})
+	delete(s.unsynced, queueFileKey{q, start})
+	if err := s.fs.Remove(s.queueFile(q, start)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	q.mu.Lock()
+	if i, there := slices.BinarySearch(q.files, start); there {
+		q.files = slices.Delete(slices.Clone(q.files), i, i+1)
+	}
+	q.mu.Unlock()
+	s.dirtyDirs[s.queueDir(q)] = true
+	return nil
+}
+
+// loadAllQueues loads every queue that has files.
+func (s *Store) loadAllQueues() {
+	s.queueMu.RLock()
+	topics := make([]string, 0, len(s.onDisk))
+	for t := range s.onDisk {
+		topics = append(topics, t)
+	}
+	s.queueMu.RUnlock()
+	for _, t := range topics {
+		ids, err := s.fs.ReadDir(path.Join(s.queueRoot(), t))
+		if err != nil {
+			continue
+		}
+		for _, d := range ids {
+			if id, err := strconv.ParseInt(d.Name(), 10, 32); err == nil {
+				if _, err := s.queue(t, int32(id), false); err != nil {
+					s.log.Error("consume queue: can't be loaded", "topic", t, "queueId", id, "error", err)
+				}
+			}
+		}
+	}
+}
+
+// allQueues returns the queues that were asked for or written to so far.
+func (s *Store) allQueues() []*queue {
+	s.queueMu.RLock()
+	defer s.queueMu.RUnlock()
+	list := make([]*queue, 0, len(s.queues))
+	for _, q := range s.queues {
+		if q.loaded.Load() {
+			list = append(list, q)
+		}
+	}
+	return list
+}
+
+// DeleteTopic removes all queues of a topic. Its records stay in the log until their files go. When it returns nil,
+// a crash doesn't bring them back. The caller stops sends to the topic first; one that is under way may begin the
+// topic anew.
+func (s *Store) DeleteTopic(topic string) error {
+	if err := checkQueueName(topic, 0); err != nil {
+		return err
+	}
+	s.flushMu.Lock()
+	defer s.flushMu.Unlock()
+	var list []*queue
+	s.queueMu.Lock()
+	for key, q := range s.queues {
+		if key.topic == topic {
+			list = append(list, q)
+			delete(s.queues, key)
+		}
+	}
+	delete(s.onDisk, topic)
+	s.queueMu.Unlock()
+
+	s.mu.Lock()
+	for _, q := range list {
+		q.deleted = true
+	}
+	s.mu.Unlock()
+	for _, q := range list {
+		q.mu.Lock()
+		s.tailBytes.Add(-int64(len(q.tail)))
+		q.gone, q.tail, q.min = true, nil, q.max
+		files := q.files
+		q.files = nil
+		q.mu.Unlock()
+		for _, start := range files {
+			s.files.forget(queueFileKey{q, start})
+			delete(s.unsynced, queueFileKey{q, start})
+		}
+	}
+	// Records on their way have places of the old queues: the checkpoint must lie behind them, or a recovery would
+	// bring those back.
+	if err := s.barrier(); err != nil {
 		return fmt.Errorf("delete topic %s: %w", topic, err)
 	}
-	// A recovery must not see the records before this moment again: it would bring the queues back.
-	return s.checkpoint()
-}
-
-// fileCache keeps a bounded number of consume-queue files open.
-type fileCache struct {
-	fs    vfs.FS
-	limit int
-	mu    sync.Mutex
-	open  map[string]*cachedFile
-	clock uint64
-}
-
-type cachedFile struct {
-	c    *fileCache
-	f    vfs.File
-	name string
-	refs int
-	used uint64
-	gone bool // forgotten: closed by its last user
-}
-
-func newFileCache(fs vfs.FS, limit int) *fileCache {
-	return &fileCache{fs: fs, limit: limit, open: make(map[string]*cachedFile)}
-}
-
-func (c *fileCache) get(name string) (*cachedFile, error) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.clock++
-	if f, ok := c.open[name]; ok {
-		f.refs++
-		f.used = c.clock
-		return f, nil
+	if err := s.fs.RemoveAll(path.Join(s.queueRoot(), topic)); err != nil {
+		return fmt.Errorf("delete topic %s: %w", topic, err)
 	}
-	if len(c.open) >= c.limit {
-		c.evict()
+	if err := s.fs.SyncDir(s.queueRoot()); err != nil {
+		return fmt.Errorf("delete topic %s: %w", topic, err)
 	}
-	file, err := c.fs.OpenFile(name, os.O_RDWR)
-	if err != nil {
-		return nil, err
-	}
-	f := &cachedFile{c: c, f: file, name: name, refs: 1, used: c.clock}
-	c.open[name] = f
-	return f, nil
-}
-
-// evict closes the older half of what nobody uses.
-func (c *fileCache) evict() {
-	var idle []*cachedFile
-	for _, f := range c.open {
-		if f.refs == 0 {
-			idle = append(idle, f)
-		}
-	}
-	sort.Slice(idle, func(i, j int) bool { return idle[i].used < idle[j].used })
-	for _, f := range idle[:(len(idle)+1)/2] {
-		delete(c.open, f.name)
-		_ = f.f.Close()
-	}
-}
-
-func (f *cachedFile) done() {
-	f.c.mu.Lock()
-	defer f.c.mu.Unlock()
-	if f.refs--; f.refs == 0 && f.gone {
-		_ = f.f.Close()
-	}
-}
-
-func (c *fileCache) forget(name string) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if f, ok := c.open[name]; ok {
-		delete(c.open, name)
-		if f.gone = true; f.refs == 0 {
-			_ = f.f.Close()
-		}
-	}
-}
-
-func (c *fileCache) closeAll() {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	for name, f := range c.open {
-		delete(c.open, name)
-		_ = f.f.Close()
-	}
+	return s.checkpointLocked()
 }

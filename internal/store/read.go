@@ -1,9 +1,11 @@
 package store
 
 import (
+	"errors"
 	"fmt"
 	"math"
 	"sort"
+	"strings"
 
 	"github.com/apogeemq/apogee/internal/message"
 )
@@ -70,54 +72,50 @@ const scanUnits = 800
 func (s *Store) Get(topic string, queueID int32, offset int64, maxNum, maxBytes int, f Filter, r *GetResult) {
 	*r = GetResult{Records: r.Records[:0], segments: r.segments[:0], units: r.units}
 	q, err := s.queue(topic, queueID, false)
-	if err != nil || q == nil {
+	if err != nil && !errors.Is(err, ErrIllegal) {
+		// The queue may hold anything: the reader stays where it is.
+		s.complain("consume queue: can't be loaded", topic, queueID, offset, err)
+		r.Status, r.NextOffset = OffsetFoundNull, offset
+		return
+	}
+	if q == nil {
 		r.Status = NoMessageInQueue
 		return
 	}
 	q.mu.RLock()
-	defer q.mu.RUnlock()
 	r.MinOffset, r.MaxOffset = q.min, q.max
+	q.mu.RUnlock()
 	switch {
-	case q.max == 0:
+	case r.MaxOffset == 0:
 		r.Status = NoMessageInQueue
-		return
-	case offset < q.min:
-		r.Status, r.NextOffset = OffsetTooSmall, q.min
-		return
-	case offset == q.max:
+	case offset < r.MinOffset:
+		r.Status, r.NextOffset = OffsetTooSmall, r.MinOffset
+	case offset == r.MaxOffset:
 		r.Status, r.NextOffset = OffsetOverflowOne, offset
-		return
-	case offset > q.max:
-		r.Status, r.NextOffset = OffsetOverflowBadly, q.max
-		return
+	case offset > r.MaxOffset:
+		r.Status, r.NextOffset = OffsetOverflowBadly, r.MaxOffset
+	default:
+		s.read(q, offset, max(maxNum, 1), maxBytes, f, r)
 	}
-	s.readLocked(q, offset, max(maxNum, 1), maxBytes, f, r)
 }
 
-func (s *Store) readLocked(q *queue, offset int64, maxNum, maxBytes int, f Filter, r *GetResult) {
-	if r.units == nil {
-		r.units = make([]byte, 0, 32*queueUnit)
-	}
+func (s *Store) read(q *queue, offset int64, maxNum, maxBytes int, f Filter, r *GetResult) {
 	end := s.dispatched.Load()
 	memory := s.inMemoryBytes()
 	r.Status = NoMatchedMessage
 	removedUntil := int64(-1) // units below it point into segments that are gone
 	next := offset
-	limit := min(q.max, offset+scanUnits)
-	if maxNum > scanUnits {
-		limit = min(q.max, offset+int64(maxNum))
-	}
+	limit := min(r.MaxOffset, offset+int64(max(scanUnits, maxNum)))
 scan:
 	for next < limit {
 		want := int(min(limit-next, max(int64(maxNum-r.Count), 32)))
 		if cap(r.units) < want*queueUnit {
-			r.units = make([]byte, 0, want*queueUnit)
+			r.units = make([]byte, want*queueUnit)
 		}
-		n, err := s.unitsLocked(q, next, r.units[:want*queueUnit])
+		n, err := s.readUnits(q, next, r.units[:want*queueUnit])
 		if err != nil || n == 0 {
 			if r.Count == 0 {
-				perFile := s.o.QueueSize / queueUnit
-				r.Status, next = OffsetFoundNull, next-next%perFile+perFile
+				next = s.unreadable(q, next, err, r)
 			}
 			break
 		}
@@ -135,17 +133,23 @@ scan:
 				next++
 				continue
 			}
-			g := s.segmentForUnit(u, r)
-			if g == nil {
-				removedUntil = u.physical - u.physical%s.o.SegmentSize + s.o.SegmentSize
+			rec, gone := s.recordOf(q, next, u, r)
+			if rec == nil && s.closed.Load() { // nothing can be said of what isn't there
+				if r.Count == 0 {
+					r.Status = OffsetFoundNull
+				}
+				break scan
+			}
+			next++
+			if rec == nil {
+				if gone {
+					removedUntil = u.physical - u.physical%s.o.SegmentSize + s.o.SegmentSize
+				}
 				if r.Count == 0 {
 					r.Status = MessageWasRemoving
 				}
-				next++
 				continue
 			}
-			rec := g.data[u.physical-g.base : u.physical-g.base+int64(u.size)]
-			next++
 			if f != nil && !f.MatchRecord(rec) {
 				continue
 			}
@@ -157,6 +161,38 @@ scan:
 		}
 	}
 	r.NextOffset = next
+}
+
+// unreadable decides what a unit that can't be read means: its file was cleaned away meanwhile or is missing, then
+// the reader goes on behind it; or the disk failed, then it tries again.
+func (s *Store) unreadable(q *queue, offset int64, err error, r *GetResult) (next int64) {
+	q.mu.RLock()
+	defer q.mu.RUnlock()
+	if offset < q.min {
+		r.Status, r.MinOffset = OffsetTooSmall, q.min
+		return q.min
+	}
+	r.Status = OffsetFoundNull
+	if !errors.Is(err, errNoUnits) {
+		s.complain("consume queue: can't be read, the consumer waits", q.topic, q.id, offset, err)
+		return offset
+	}
+	for _, start := range q.files {
+		if at := start / queueUnit; at > offset {
+			return at
+		}
+	}
+	return q.tailFrom
+}
+
+// complain logs what a reader met, not more often than once in a while: it will try again soon.
+func (s *Store) complain(what, topic string, queueID int32, offset int64, err error) {
+	const pause = 10 * 1000 // ms
+	now := s.o.Now().UnixMilli()
+	last := s.complained.Load()
+	if now-last >= pause && s.complained.CompareAndSwap(last, now) {
+		s.log.Error(what, "topic", topic, "queueId", queueID, "offset", offset, "error", err)
+	}
 }
 
 func (s *Store) inMemoryBytes() int64 {
@@ -175,27 +211,40 @@ func (s *Store) full(r *GetResult, size, maxNum, maxBytes int, inMemory bool) bo
 	return r.Count+1 > maxNum || r.Count+1 > count || r.Bytes+size > bytes || maxBytes > 0 && r.Bytes+size > maxBytes
 }
 
-// segmentForUnit returns the segment a unit points into, held by r, or nil when it is gone or the unit makes no
-// sense.
-func (s *Store) segmentForUnit(u unit, r *GetResult) *segment {
-	for _, g := range r.segments {
-		if u.physical >= g.base && u.physical < g.base+s.o.SegmentSize {
-			return g.holds(u)
+// lightPrefix begins the names of Java's light queues, which share the records of other topics.
+const lightPrefix = "%LMQ%"
+
+// recordOf returns the record that a unit points to, a view of its segment, which r then holds; nil when there is
+// none: gone says that it was, but its segment is deleted. Otherwise the unit stands for no message, or it points to
+// something else, which is worth a line in the log.
+func (s *Store) recordOf(q *queue, offset int64, u unit, r *GetResult) (rec []byte, gone bool) {
+	if u.size <= 0 || u.size == preBlankSize {
+		return nil, false
+	}
+	var g *segment
+	for _, held := range r.segments {
+		if u.physical >= held.base && u.physical < held.base+s.o.SegmentSize {
+			g = held
 		}
 	}
-	g := s.segmentAt(u.physical)
 	if g == nil {
-		return nil
+		if g = s.segmentAt(u.physical); g == nil {
+			return nil, u.physical < s.dispatched.Load()
+		}
+		r.segments = append(r.segments, g)
 	}
-	r.segments = append(r.segments, g)
-	return g.holds(u)
-}
-
-func (g *segment) holds(u unit) *segment {
-	if u.size <= 0 || u.physical-g.base+int64(u.size) > int64(len(g.data)) {
-		return nil
+	at := u.physical - g.base
+	if at+int64(u.size) > int64(len(g.data)) {
+		s.complain("consume queue: a unit points over the end of a commit-log file, it is skipped", q.topic, q.id, offset, ErrDamaged)
+		return nil, false
 	}
-	return g
+	rec = g.data[at : at+int64(u.size) : at+int64(u.size)]
+	h, err := message.DecodeHeader(rec)
+	if err != nil || h.Size != u.size || h.PhysicalOffset != u.physical || h.QueueID != q.id && !strings.HasPrefix(q.topic, lightPrefix) {
+		s.complain("consume queue: a unit points to something else than its message, it is skipped", q.topic, q.id, offset, ErrDamaged)
+		return nil, false
+	}
+	return rec, false
 }
 
 // bounds returns a queue's readable range; a queue that doesn't exist has none.
@@ -233,15 +282,13 @@ func (s *Store) unit(topic string, queueID int32, offset int64) (unit, bool) {
 		return unit{}, false
 	}
 	q.mu.RLock()
-	defer q.mu.RUnlock()
-	if offset < q.min || offset >= q.max {
+	lo, hi := q.min, q.max
+	q.mu.RUnlock()
+	if offset < lo || offset >= hi {
 		return unit{}, false
 	}
-	var b [queueUnit]byte
-	if n, err := s.unitsLocked(q, offset, b[:]); err != nil || n != 1 {
-		return unit{}, false
-	}
-	return decodeUnit(b[:]), true
+	u, err := s.readUnit(q, offset)
+	return u, err == nil && u.size > 0 && u.size != preBlankSize
 }
 
 // InMemory reports whether the message at an offset counts as being in memory: near enough to the log's end.
@@ -297,6 +344,15 @@ func (s *Store) OffsetByTime(topic string, queueID int32, ms int64, upper bool) 
 
 // Record returns the whole record at a physical offset; the caller calls release when done with it.
 func (s *Store) Record(physical int64) (rec []byte, release func(), err error) {
+	rec, g, err := s.record(physical)
+	if err != nil {
+		return nil, nil, err
+	}
+	return rec, g.unref, nil
+}
+
+// record is Record with the segment to unref.
+func (s *Store) record(physical int64) ([]byte, *segment, error) {
 	if physical < 0 || physical >= s.dispatched.Load() {
 		return nil, nil, fmt.Errorf("%w: physical offset %d, the log ends at %d", ErrNotFound, physical, s.dispatched.Load())
 	}
@@ -311,19 +367,13 @@ func (s *Store) Record(physical int64) (rec []byte, release func(), err error) {
 		return nil, nil, fmt.Errorf("%w: no record begins at physical offset %d", ErrNotFound, physical)
 	}
 	at := physical - g.base
-	return g.data[at : at+int64(n)], g.unref, nil
+	return g.data[at : at+int64(n)], g, nil
 }
 
 // Queues calls f for every queue that has files or messages, in no order.
 func (s *Store) Queues(f func(topic string, queueID int32, lo, hi int64)) {
 	s.loadAllQueues()
-	s.queueMu.RLock()
-	list := make([]*queue, 0, len(s.queues))
-	for _, q := range s.queues {
-		list = append(list, q)
-	}
-	s.queueMu.RUnlock()
-	for _, q := range list {
+	for _, q := range s.allQueues() {
 		q.mu.RLock()
 		lo, hi := q.min, q.max
 		q.mu.RUnlock()

@@ -1,22 +1,43 @@
 package store
 
 import (
-	"encoding/binary"
 	"errors"
 	"fmt"
-	"hash/crc32"
 	"io/fs"
-	"os"
 	"path"
-	"strconv"
 
 	"github.com/apogeemq/apogee/internal/message"
 )
 
 // Recovery reads the log from the newest point from which consume queues and index may be incomplete, cuts off a
-// torn tail, and dispatches what it read again; both skip what they have. That point is in our own checkpoint;
-// without a sound one (a store that only a Java broker wrote) it is found by Java's rule.
+// torn tail, and dispatches what it read again. That point is in our own checkpoint; without one that fits (a store
+// that only a Java broker wrote) it is found by Java's rules.
+//
+// After a crash the units behind that point are in an unknown state, and some queue's may be whole where older ones
+// of it are not. So the first record that is read of a queue cuts it to the place before that record. A queue that
+// no record is read of has no such units: a unit is written only after its record is durable.
+
+// recovery is one run of it.
+type recovery struct {
+	s          *Store
+	clean      bool // the last broker stopped cleanly
+	own        ownCheckpoint
+	verdict    verdict
+	java       javaCheckpoint
+	begin      int64 // records from here on may miss in the queues
+	indexBegin int64 // and from here on in the index
+	end        int64 // of the log
+	last       position
+}
+
+// errGap: a queue misses units of records that were not read.
+var errGap = errors.New("a consume queue has a gap")
+
 func (s *Store) recover(clean bool) error {
+	r := &recovery{s: s, clean: clean}
+	var found bool
+	r.own, found = s.readOwnCheckpoint()
+	r.java = s.readJavaCheckpoint()
 	if !s.o.IndexOff {
 		x, err := openIndex(s)
 		if err != nil {
@@ -25,134 +46,152 @@ func (s *Store) recover(clean bool) error {
 		s.index = x
 	}
 	if len(s.segments) == 0 {
-		// Consume queues without a log hold nothing that can be read; Java destroys them, too.
-		if err := s.fs.RemoveAll(s.queueRoot()); err != nil {
+		return r.emptyLog(found)
+	}
+	if found {
+		var err error
+		if r.verdict, err = s.judge(r.own); err != nil {
 			return err
 		}
-		s.segEnd = s.o.SegmentSize
-		return s.fs.MkdirAll(s.queueRoot())
 	}
-	lo := s.segments[0].base
-	own, ok := s.readOwnCheckpoint()
-	ok = ok && s.soundPoint(own.physical)
-	java := s.readJavaCheckpoint()
-	begin := own.physical
+	if err := r.choosePoint(); err != nil {
+		return err
+	}
+	if err := r.findEnd(); err != nil {
+		return err
+	}
+	if r.verdict == falseCheckpoint && r.end < r.own.physical {
+		return fmt.Errorf("%w: the log was durable up to %d and has whole records up to %d only; `apogee store check` shows what is damaged", ErrDamaged, r.own.physical, r.end)
+	}
+	if err := s.scanQueueFolders(); err != nil {
+		return err
+	}
+	if err := r.askQueues(); err != nil {
+		return err
+	}
+	if err := r.settleLog(); err != nil {
+		return err
+	}
+	s.recovered = r.end
+	s.end, s.segEnd = r.end, r.end-r.end%s.o.SegmentSize+s.o.SegmentSize
+	r.last.time = max(r.last.time, r.java.physic)
+	s.lastTime = r.last.time
+	s.setPosition(r.last)
+	s.flushed.Store(r.end)
+	s.checkpointed.Store(r.begin)
+	if err := r.restoreIndex(); err != nil {
+		return err
+	}
+	return r.derive()
+}
+
+// emptyLog is recovery without commit-log files. Consume queues and index without a log hold nothing that can be
+// read; Java destroys them, too.
+func (r *recovery) emptyLog(found bool) error {
+	s := r.s
+	if found && r.own.physical > 0 {
+		return fmt.Errorf("%w: %s holds no commit-log file, but the log was durable up to %d: is storePathCommitLog right, is its disk mounted? To begin with an empty store, remove %s", ErrDamaged, s.o.LogDir, r.own.physical, path.Join(s.o.Dir, ownCheckpointName))
+	}
+	if err := s.fs.RemoveAll(s.queueRoot()); err != nil {
+		return err
+	}
+	if err := errors.Join(s.fs.MkdirAll(s.queueRoot()), s.fs.SyncDir(s.o.Dir)); err != nil {
+		return err
+	}
+	if s.index != nil {
+		if err := s.index.dropAll(); err != nil {
+			return err
+		}
+	}
+	s.segEnd = s.o.SegmentSize
+	s.setPosition(position{last: -1})
+	return s.scanQueueFolders()
+}
+
+// choosePoint decides from where on the log is read.
+func (r *recovery) choosePoint() error {
+	s := r.s
+	first := s.segments[0].base
 	switch {
-	case ok && !clean && s.index != nil:
-		if err := s.index.restore(own.indexFile, own.indexCount, own.indexTime, own.indexPhysical); err != nil {
+	case r.verdict == soundCheckpoint:
+		r.begin = r.own.physical
+		r.last = position{end: r.own.physical, last: r.own.last}
+		return nil
+	case r.verdict == falseCheckpoint:
+		s.log.Warn("recovery: the checkpoint doesn't fit the log, the whole log is read", "checkpoint", r.own.physical)
+		r.begin = first
+	case r.clean:
+		at, err := s.newestSegment(func(message.Header) bool { return true })
+		if err != nil {
 			return err
 		}
-	case !ok:
-		if begin = lo; clean {
-			begin = s.segments[len(s.segments)-1].base
-		} else {
-			begin = s.javaStart(java)
-			if s.index != nil {
-				if err := s.index.dropAfter(java.index); err != nil {
-					return err
-				}
-				if _, _, _, end := s.index.end(); end < begin {
-					begin = max(lo, s.recordStart(end, lo))
-				}
-			}
+		r.begin = at
+	default:
+		// Java's rule: the newest file whose first record was stored 3 s or more before the older of the two flush times.
+		limit := max(min(r.java.physic, r.java.logics)-3000, 0)
+		at, err := s.newestSegment(func(h message.Header) bool { return h.StoreTimestamp != 0 && h.StoreTimestamp <= limit })
+		if err != nil {
+			return err
 		}
+		r.begin = at
 	}
-	end, last, err := s.findEnd(begin, !clean)
-	if err != nil {
-		return err
-	}
-	if err := s.cutTail(end, clean); err != nil {
-		return err
-	}
-	s.end, s.segEnd = end, end-end%s.o.SegmentSize+s.o.SegmentSize
-	last = max(last, java.physic)
-	s.lastTime = last
-	s.lastStored.Store(last)
-	s.dispatched.Store(end)
-	s.flushed.Store(end)
-	if err := s.redispatch(begin, end); err != nil {
-		return err
-	}
+	r.last = position{end: r.begin, last: -1}
 	return nil
 }
 
-// soundPoint reports whether a physical offset is the end of the log or the start of a whole record.
-func (s *Store) soundPoint(at int64) bool {
-	first, last := s.segments[0].base, s.segments[len(s.segments)-1].base+s.o.SegmentSize
-	if at < first || at > last {
-		return false
-	}
-	if at == last || at == first {
-		return true
-	}
-	g := s.segmentAt(at)
-	if g == nil {
-		return false
-	}
-	defer g.unref()
-	b := g.data[at-g.base:]
-	if len(b) < message.BlankSize {
-		return true
-	}
-	h, err := message.DecodeHeader(b)
-	if err != nil { // nothing behind it: it was the end when the checkpoint was written
-		return true
-	}
-	return h.Blank || h.PhysicalOffset == at
-}
-
-// javaStart is Java's rule for an abnormal exit: the newest file whose first record was stored 3 s or more before
-// the older of the two flush times.
-func (s *Store) javaStart(c javaCheckpoint) int64 {
-	limit := max(min(c.physic, c.logics)-3000, 0)
+// newestSegment returns the start of the newest segment whose first record is one and is accepted, else the first's.
+func (s *Store) newestSegment(accept func(message.Header) bool) (int64, error) {
 	for i := len(s.segments) - 1; i > 0; i-- {
-		h, err := message.DecodeHeader(s.segments[i].data)
-		if err == nil && !h.Blank && h.StoreTimestamp != 0 && h.StoreTimestamp <= limit {
-			return s.segments[i].base
+		g := s.segments[i]
+		var b [headerSize]byte
+		if err := readFull(g.file, b[:], 0); err != nil {
+			return 0, fmt.Errorf("read %s: %w", g.name, err)
+		}
+		if h, err := message.DecodeHeader(b[:]); err == nil && !h.Blank && h.PhysicalOffset == g.base && accept(h) {
+			return g.base, nil
 		}
 	}
-	return s.segments[0].base
+	return s.segments[0].base, nil
 }
 
-// recordStart returns at when a record begins there, else the start of its segment.
-func (s *Store) recordStart(at, lo int64) int64 {
-	if at >= lo && s.soundPoint(at) {
-		return at
-	}
-	return max(lo, at-at%s.o.SegmentSize)
-}
-
-// findEnd walks the log from begin to the end of its last whole record. With verify the bodies' CRCs are checked.
-// A record is whole when it decodes and says that it lies where it does. What comes behind the end must not look
-// like a log that goes on in a later file: that is a hole, not a torn tail.
-func (s *Store) findEnd(begin int64, verify bool) (end, lastTime int64, err error) {
-	at := begin
-	for i := range s.segments {
-		g := s.segments[i]
-		if at >= g.base+s.o.SegmentSize {
+// findEnd walks the log from begin to the end of its last whole record, after a crash with a check of the bodies'
+// CRCs. What comes behind the end must not look like a log that goes on in a later file: that is a hole, not a torn
+// tail.
+func (r *recovery) findEnd() error {
+	s := r.s
+	verify := !r.clean || r.verdict == falseCheckpoint
+	at := r.begin
+	for i, g := range s.segments {
+		segEnd := g.base + s.o.SegmentSize
+		if at >= segEnd {
 			continue
 		}
-		for at < g.base+s.o.SegmentSize {
+		lr := newLogReader(g, s.o.SegmentSize)
+		for at < segEnd {
 			var m message.Message
-			n, err := message.DecodeRecord(g.data[at-g.base:], &m, verify)
-			if errors.Is(err, message.ErrBlank) && int64(n) == g.base+s.o.SegmentSize-at {
+			_, n, err := lr.record(at, &m, verify)
+			if errors.Is(err, message.ErrBlank) {
 				if i == len(s.segments)-1 {
-					return at, lastTime, nil // the blank is written again when something follows
+					r.end = at // the blank is written again when something follows
+					return nil
 				}
-				at = g.base + s.o.SegmentSize
+				at = segEnd
 				break
 			}
-			if err == nil && m.PhysicalOffset != at {
-				err = fmt.Errorf("%w: it says it lies at %d", message.ErrCorrupt, m.PhysicalOffset)
+			if err != nil && !isDamage(err) {
+				return err
 			}
 			if err != nil {
-				return at, lastTime, s.checkHole(i, at, err)
+				r.end = at
+				return s.checkHole(i, at, err)
 			}
-			lastTime = max(lastTime, m.StoreTimestamp)
+			r.last.last, r.last.time = at, max(r.last.time, m.StoreTimestamp)
 			at += int64(n)
+			r.last.end = at
 		}
 	}
-	return at, lastTime, nil
+	r.end = at
+	return nil
 }
 
 // checkHole decides what a bad record in segment i means: a torn tail, unless a later segment begins with a whole
@@ -160,93 +199,239 @@ func (s *Store) findEnd(begin int64, verify bool) (end, lastTime int64, err erro
 func (s *Store) checkHole(i int, at int64, why error) error {
 	for _, g := range s.segments[i+1:] {
 		var m message.Message
-		if _, err := message.DecodeRecord(g.data, &m, true); err == nil && m.PhysicalOffset == g.base {
+		_, _, err := newLogReader(g, s.o.SegmentSize).record(g.base, &m, true)
+		if err == nil {
 			return fmt.Errorf("%w: no whole record at physical offset %d (%v), yet the log goes on at %d; `apogee store check` shows what is damaged", ErrDamaged, at, why, g.base)
 		}
+		if !isDamage(err) && !errors.Is(err, message.ErrBlank) {
+			return err
+		}
 	}
 	return nil
 }
 
-// cutTail makes what lies behind the end unreadable for good: stale bytes there could otherwise pass for records
-// after the next crash. Segments behind the end go.
-func (s *Store) cutTail(end int64, clean bool) error {
-	for n := len(s.segments); n > 0; n = len(s.segments) {
-		g := s.segments[n-1]
-		if g.base < end || n == 1 || g.base == end && n > 1 && s.segments[n-2].base+s.o.SegmentSize == end && allZero(g.data[:min(len(g.data), 64)]) {
-			break
-		}
-		s.segments = s.segments[:n-1]
-		g.unref()
-		if err := s.fs.Remove(g.name); err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return err
-		}
-		if err := s.fs.SyncDir(s.o.LogDir); err != nil {
-			return err
-		}
-	}
-	g := s.segments[len(s.segments)-1]
-	from := max(end-g.base, 0)
-	if from >= s.o.SegmentSize {
+// askQueues refuses to cut off what the consume queues know: a unit of ours is written only after its record is
+// durable, so a record that a queue knows and the log has no more was damaged, not torn. Of a Java broker that
+// crashed no such thing is true. It loads all queues, so it only asks where the log has something behind its end.
+func (r *recovery) askQueues() error {
+	s := r.s
+	if !r.clean && r.verdict != soundCheckpoint || r.clean && r.verdict == soundCheckpoint && r.end == r.own.physical {
 		return nil
 	}
-	stale, err := !allZero(g.data[from:min(from+64, s.o.SegmentSize)]), error(nil)
-	if !stale && !clean {
-		stale, err = s.staleBehind(g, from)
-	}
-	if err != nil || !stale {
+	something, err := r.behindEnd()
+	if err != nil || !something {
 		return err
 	}
-	base := g.base
-	s.segments = s.segments[:len(s.segments)-1]
-	err = errors.Join(g.file.Truncate(from), g.file.Truncate(s.o.SegmentSize), g.file.Sync())
-	g.unref() // the mapping of the old contents
-	if err != nil {
-		return fmt.Errorf("cut the log's tail at %d: %w", end, err)
+	s.recovered = 1<<63 - 1
+	s.loadAllQueues()
+	defer func() { s.queues = make(map[queueKey]*queue) }()
+	for _, q := range s.allQueues() {
+		if q.max == 0 {
+			continue
+		}
+		u, err := s.readUnit(q, q.max-1)
+		if err == nil && u.size != preBlankSize && u.physical >= r.end {
+			return fmt.Errorf("%w: no whole record at physical offset %d, yet topic %s queue %d has one at %d; `apogee store check` shows what is damaged", ErrDamaged, r.end, q.topic, q.id, u.physical)
+		}
 	}
-	g, err = s.openSegment(base, 0)
-	if err != nil {
-		return err
-	}
-	s.segments = append(s.segments, g)
-	s.log.Info("cut the log's tail", "at", end, "file", path.Base(g.name))
 	return nil
 }
 
-func allZero(b []byte) bool {
+// behindEnd reports whether there is anything but zeros behind the end, near to it.
+func (r *recovery) behindEnd() (bool, error) {
+	g := r.s.segmentAt(r.end)
+	if g == nil {
+		return false, nil
+	}
+	defer g.unref()
+	lr := newLogReader(g, r.s.o.SegmentSize)
+	b, err := lr.bytes(r.end-g.base, int(min(1<<20, g.base+r.s.o.SegmentSize-r.end)))
+	if err != nil {
+		return false, err
+	}
 	for _, c := range b {
 		if c != 0 {
-			return false
-		}
-	}
-	return true
-}
-
-// staleBehind looks for bytes behind a zeroed end: a batch whose beginning didn't reach the disk while its end
-// did. Only what one batch could have written is looked at.
-func (s *Store) staleBehind(g *segment, from int64) (bool, error) {
-	to := min(from+int64(s.o.MaxBatch)+int64(2*s.o.MaxMessage), s.o.SegmentSize)
-	buf := make([]byte, 256<<10)
-	for at := from; at < to; at += int64(len(buf)) {
-		n := min(int64(len(buf)), to-at)
-		if _, err := g.file.ReadAt(buf[:n], at); err != nil {
-			return false, fmt.Errorf("read %s: %w", g.name, err)
-		}
-		if !allZero(buf[:n]) {
 			return true, nil
 		}
 	}
 	return false, nil
 }
 
-// redispatch puts the records between begin and end into consume queues and index where they miss.
-func (s *Store) redispatch(begin, end int64) error {
-	at := begin
-	for at < end {
+// settleLog makes what was found the log: segments behind the end go, the rest of the last one becomes zeros, since
+// stale bytes there could pass for records after the next crash, and after a crash the tail is made durable.
+func (r *recovery) settleLog() error {
+	s := r.s
+	r.last.end = r.end
+	for n := len(s.segments); n > 1 && s.segments[n-1].base > r.end; n = len(s.segments) {
+		if err := s.removeSegment(n - 1); err != nil {
+			return err
+		}
+	}
+	if r.clean && r.verdict == soundCheckpoint && r.end == r.own.physical {
+		return nil // nobody wrote behind it
+	}
+	if r.end > r.begin || !r.clean {
+		if err := r.makeDurable(); err != nil {
+			return err
+		}
+	}
+	g := s.segments[len(s.segments)-1]
+	from := r.end - g.base
+	if from >= s.o.SegmentSize {
+		return nil
+	}
+	if err := errors.Join(g.file.Zero(from, s.o.SegmentSize-from), g.file.Sync()); err != nil {
+		return fmt.Errorf("cut the log's tail at %d: %w", r.end, err)
+	}
+	return nil
+}
+
+// makeDurable flushes the records that were read. They may be in the page cache only, and after a flush that failed
+// they may even seem flushed; so behind a checkpoint of ours, which is never far from the end, they are written
+// again first.
+func (r *recovery) makeDurable() error {
+	s := r.s
+	if r.clean {
+		return nil
+	}
+	buf := make([]byte, 1<<20)
+	for _, g := range s.segments {
+		lo, hi := max(r.begin, g.base), min(r.end, g.base+s.o.SegmentSize)
+		if lo >= hi {
+			continue
+		}
+		for at := lo; at < hi && r.verdict == soundCheckpoint; at += int64(len(buf)) {
+			b := buf[:min(int64(len(buf)), hi-at)]
+			if err := readFull(g.file, b, at-g.base); err != nil {
+				return fmt.Errorf("read %s: %w", g.name, err)
+			}
+			if _, err := g.file.WriteAt(b, at-g.base); err != nil {
+				return fmt.Errorf("write %s: %w", g.name, err)
+			}
+		}
+		if err := g.file.Datasync(); err != nil {
+			return fmt.Errorf("flush %s: %w", g.name, err)
+		}
+	}
+	return nil
+}
+
+// removeSegment closes and removes the i-th segment.
+func (s *Store) removeSegment(i int) error {
+	s.segMu.RLock()
+	g := s.segments[i]
+	s.segMu.RUnlock()
+	if err := s.fs.Remove(g.name); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	s.segMu.Lock()
+	s.segments = append(append([]*segment(nil), s.segments[:i]...), s.segments[i+1:]...)
+	s.segMu.Unlock()
+	g.unref()
+	return s.fs.SyncDir(s.o.LogDir)
+}
+
+// restoreIndex brings the index to a known state and says from where on records must be put into it.
+func (r *recovery) restoreIndex() error {
+	x := r.s.index
+	if x == nil {
+		return nil
+	}
+	first := r.s.segments[0].base
+	r.indexBegin = r.begin
+	switch {
+	case r.verdict == soundCheckpoint && r.own.indexOff, r.verdict == falseCheckpoint:
+		r.indexBegin = first
+		return x.dropAll()
+	case r.verdict == soundCheckpoint && !r.clean:
+		ok, err := x.restore(r.own.index)
+		if err != nil {
+			return err
+		}
+		if !ok {
+			r.s.log.Warn("recovery: the index files are not the checkpoint's: the index is built anew", "file", r.own.index.file)
+			r.indexBegin = first
+			return x.dropAll()
+		}
+	case r.verdict == noCheckpoint && !r.clean:
+		if err := x.dropAfter(r.java.index); err != nil {
+			return err
+		}
+		at, ok, err := r.recordAt(max(first, x.endPhys))
+		if err != nil {
+			return err
+		}
+		if !ok {
+			r.s.log.Warn("recovery: the index ends where no record is: it is built anew", "physicalOffset", at)
+			r.indexBegin = first
+			return x.dropAll()
+		}
+		r.indexBegin = min(r.begin, at)
+	}
+	return nil
+}
+
+// recordAt reports whether a record begins at a physical offset, or the log ends there.
+func (r *recovery) recordAt(at int64) (int64, bool, error) {
+	if at == r.end {
+		return at, true, nil
+	}
+	g := r.s.segmentAt(at)
+	if g == nil || at > r.end {
+		return at, false, nil
+	}
+	defer g.unref()
+	var m message.Message
+	_, _, err := newLogReader(g, r.s.o.SegmentSize).record(at, &m, false)
+	if err == nil || errors.Is(err, message.ErrBlank) {
+		return at, true, nil
+	}
+	if isDamage(err) {
+		err = nil
+	}
+	return at, false, err
+}
+
+// derive puts the records that were found into queues and index where they miss.
+func (r *recovery) derive() error {
+	s := r.s
+	s.scanAll = r.verdict != soundCheckpoint && !r.clean
+	err := r.redispatch(false)
+	if errors.Is(err, errGap) {
+		s.log.Warn("recovery: consume queues miss older messages: they are built anew from the whole log", "reason", err)
+		s.queues = make(map[queueKey]*queue)
+		r.begin = s.segments[0].base
+		err = r.redispatch(true)
+	}
+	if err != nil {
+		return err
+	}
+	if s.scanAll {
+		// A crash of a Java broker may have left units of records that are gone in any queue.
+		s.loadAllQueues()
+		s.scanAll = false
+	}
+	if r.verdict != soundCheckpoint {
+		return s.checkpoint() // the next opening needs no rule of Java's
+	}
+	return nil
+}
+
+// redispatch reads the records from begin on. With anew each queue begins at its first record.
+func (r *recovery) redispatch(anew bool) error {
+	s := r.s
+	at := r.begin
+	if s.index != nil {
+		at = min(at, r.indexBegin)
+	}
+	// Inside a segment a record must begin where reading does.
+	touched := make(map[*queue]bool)
+	for at < r.end {
 		g := s.segmentAt(at)
 		if g == nil {
 			return fmt.Errorf("%w: no commit-log file holds %d", ErrDamaged, at)
 		}
-		next, err := s.redispatchIn(g, at, end)
+		next, err := r.redispatchIn(g, at, touched, anew)
 		g.unref()
 		if err != nil {
 			return err
@@ -256,211 +441,80 @@ func (s *Store) redispatch(begin, end int64) error {
 	return nil
 }
 
-func (s *Store) redispatchIn(g *segment, at, end int64) (int64, error) {
-	for at < end && at < g.base+s.o.SegmentSize {
+func (r *recovery) redispatchIn(g *segment, at int64, touched map[*queue]bool, anew bool) (int64, error) {
+	s := r.s
+	lr := newLogReader(g, s.o.SegmentSize)
+	segEnd := g.base + s.o.SegmentSize
+	for at < r.end && at < segEnd {
 		var m message.Message
-		n, err := message.DecodeRecord(g.data[at-g.base:], &m, false)
+		_, n, err := lr.record(at, &m, false)
 		if errors.Is(err, message.ErrBlank) {
-			return g.base + s.o.SegmentSize, nil
+			return segEnd, nil
 		}
 		if err != nil {
-			return 0, fmt.Errorf("%w: record at %d: %v", ErrDamaged, at, err)
+			if isDamage(err) {
+				err = fmt.Errorf("%w: record at %d: %w", ErrDamaged, at, err)
+			}
+			return 0, err
 		}
-		rec := g.data[at-g.base : at-g.base+int64(n)]
-		e := entry{physical: at, size: int32(n), queueOffset: m.QueueOffset, storeTimestamp: m.StoreTimestamp,
-			tagsCode: s.tags(m.Topic, m.Properties).at(m.StoreTimestamp)}
-		if m.SysFlag.Queued() && m.SysFlag&message.InnerBatch == 0 {
-			if q, err := s.queue(m.Topic, m.QueueID, true); err == nil {
-				e.q = q
-				s.closeGap(q, m.QueueOffset)
+		if at >= r.begin && m.SysFlag.Queued() && m.SysFlag&message.InnerBatch == 0 {
+			if err := r.requeue(&m, touched, anew); err != nil {
+				return 0, err
 			}
 		}
-		s.dispatchRecord(&e, rec)
-		if e.q != nil {
-			e.q.next = max(e.q.next, e.q.max)
+		if s.index != nil && at >= r.indexBegin {
+			s.index.add(m.Topic, m.SysFlag, m.Properties, at, m.StoreTimestamp)
 		}
 		at += int64(n)
+		if s.tailBytes.Load() > flushTailBytes {
+			if err := s.flushQueues(); err != nil {
+				return 0, err
+			}
+		}
+		if s.index != nil && s.index.behind() {
+			if err := s.index.flush(); err != nil {
+				return 0, err
+			}
+		}
 	}
 	return at, nil
 }
 
-// closeGap lets a queue begin at an offset beyond its end, when the units before it are lost for good: their
-// records are older than the log's beginning or than what could be read again.
-func (s *Store) closeGap(q *queue, offset int64) {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	if offset <= q.max {
-		return
-	}
-	if q.max > 0 {
-		s.log.Warn("consume queue: units are missing, it begins behind them", "topic", q.topic, "queueId", q.id, "from", q.max, "to", offset)
-	}
-	q.min, q.max, q.tailFrom, q.tail = offset, offset, offset, nil
-}
-
-// loadAllQueues loads every queue that has files.
-func (s *Store) loadAllQueues() {
-	topics, err := s.fs.ReadDir(s.queueRoot())
+// requeue puts one record's unit into its queue.
+func (r *recovery) requeue(m *message.Message, touched map[*queue]bool, anew bool) error {
+	s := r.s
+	q, err := s.queue(m.Topic, m.QueueID, true)
 	if err != nil {
-		return
-	}
-	for _, t := range topics {
-		ids, err := s.fs.ReadDir(path.Join(s.queueRoot(), t.Name()))
-		if err != nil {
-			continue
-		}
-		for _, d := range ids {
-			if id, err := strconv.ParseInt(d.Name(), 10, 32); err == nil {
-				_, _ = s.queue(t.Name(), int32(id), false)
-			}
-		}
-	}
-}
-
-// javaCheckpoint is the checkpoint file as Java has it: three times in ms, 8 bytes each, in 4096 bytes.
-type javaCheckpoint struct{ physic, logics, index int64 }
-
-func (s *Store) readJavaCheckpoint() (c javaCheckpoint) {
-	f, err := s.fs.OpenFile(path.Join(s.o.Dir, "checkpoint"), os.O_RDWR)
-	if err != nil {
-		return c
-	}
-	defer f.Close()
-	var b [24]byte
-	if _, err := f.ReadAt(b[:], 0); err != nil {
-		return c
-	}
-	be := binary.BigEndian
-	return javaCheckpoint{int64(be.Uint64(b[:])), int64(be.Uint64(b[8:])), int64(be.Uint64(b[16:]))}
-}
-
-// ownCheckpoint is checkpoint.apogee, a line of text with a CRC:
-//
-//	apogee 1 PHYSICAL INDEXFILE INDEXCOUNT INDEXTIME INDEXPHYSICAL CRC
-//
-// Up to PHYSICAL consume queues and index are durable; the index fields are its last file's header then.
-type ownCheckpoint struct {
-	physical                 int64
-	indexFile                string
-	indexCount               int
-	indexTime, indexPhysical int64
-}
-
-func (c ownCheckpoint) encode() []byte {
-	name := c.indexFile
-	if name == "" {
-		name = "-"
-	}
-	line := fmt.Sprintf("apogee 1 %d %s %d %d %d", c.physical, name, c.indexCount, c.indexTime, c.indexPhysical)
-	return fmt.Appendf(nil, "%s %08x\n", line, crc32.ChecksumIEEE([]byte(line)))
-}
-
-func (s *Store) readOwnCheckpoint() (c ownCheckpoint, ok bool) {
-	f, err := s.fs.OpenFile(path.Join(s.o.Dir, "checkpoint.apogee"), os.O_RDWR)
-	if err != nil {
-		return c, false
-	}
-	defer f.Close()
-	size, err := f.Size()
-	if err != nil || size > 4096 {
-		return c, false
-	}
-	b := make([]byte, size)
-	if _, err := f.ReadAt(b, 0); err != nil {
-		return c, false
-	}
-	var version int
-	var crc uint32
-	n, err := fmt.Sscanf(string(b), "apogee %d %d %s %d %d %d %x\n", &version, &c.physical, &c.indexFile, &c.indexCount, &c.indexTime, &c.indexPhysical, &crc)
-	if err != nil || n != 7 || version != 1 {
-		return c, false
-	}
-	if c.indexFile == "-" {
-		c.indexFile = ""
-	}
-	return c, string(c.encode()) == string(b)
-}
-
-// checkpoint makes everything dispatched so far durable, in the order log, queues and index, and then says so in
-// both checkpoint files.
-func (s *Store) checkpoint() error {
-	s.checkpointMu.Lock()
-	defer s.checkpointMu.Unlock()
-	upTo, stored := s.dispatched.Load(), s.lastStored.Load()
-	c := ownCheckpoint{physical: upTo}
-	if s.index != nil {
-		c.indexFile, c.indexCount, c.indexTime, c.indexPhysical = s.index.end()
-	}
-	if err := s.flushLog(upTo); err != nil {
-		return err
-	}
-	if err := s.flushQueues(true); err != nil {
-		return err
-	}
-	if s.index != nil {
-		if err := s.index.sync(); err != nil {
-			return err
-		}
-	}
-	if err := s.replaceFile("checkpoint.apogee", c.encode()); err != nil {
-		return err
-	}
-	var b [4096]byte
-	be := binary.BigEndian
-	be.PutUint64(b[0:], uint64(stored))
-	be.PutUint64(b[8:], uint64(stored))
-	be.PutUint64(b[16:], uint64(c.indexTime))
-	be.PutUint64(b[32:], uint64(upTo))
-	return s.replaceFile("checkpoint", b[:])
-}
-
-// replaceFile replaces a small file of the store's folder whole.
-func (s *Store) replaceFile(name string, data []byte) error {
-	tmp, dst := path.Join(s.o.Dir, name+".tmp"), path.Join(s.o.Dir, name)
-	f, err := s.fs.OpenFile(tmp, os.O_RDWR|os.O_CREATE|os.O_TRUNC)
-	if err != nil {
-		return fmt.Errorf("write %s: %w", name, err)
-	}
-	_, err = f.WriteAt(data, 0)
-	if err := errors.Join(err, f.Sync(), f.Close()); err != nil {
-		return fmt.Errorf("write %s: %w", name, err)
-	}
-	if err := s.fs.Rename(tmp, dst); err != nil {
-		return fmt.Errorf("write %s: %w", name, err)
-	}
-	return s.fs.SyncDir(s.o.Dir)
-}
-
-// flushLog makes the log durable up to a physical offset.
-func (s *Store) flushLog(upTo int64) error {
-	from := s.flushed.Load()
-	if from >= upTo {
-		return nil
-	}
-	for at := from - from%s.o.SegmentSize; at < upTo; at += s.o.SegmentSize {
-		g := s.segmentAt(at)
-		if g == nil {
-			continue
-		}
-		err := g.file.Datasync()
-		g.unref()
-		if err != nil {
-			err = fmt.Errorf("%w: flush %s: %w", ErrLogFailed, g.name, err)
-			s.mu.Lock()
-			if s.state == nil {
-				s.state = err
-				s.health.Store(&err)
-				s.log.Error("the commit log failed: no message is accepted until the broker is started again; reads go on", "error", err)
-			}
-			s.mu.Unlock()
-			return err
-		}
-	}
-	s.counters.Flushes.Add(1)
-	for { // flushed only moves forward
-		old := s.flushed.Load()
-		if old >= upTo || s.flushed.CompareAndSwap(old, upTo) {
+		if errors.Is(err, ErrIllegal) { // a batch queue's topic, or a name that can be no folder: not served
 			return nil
 		}
+		return err
 	}
+	offset := m.QueueOffset
+	first := !touched[q]
+	touched[q] = true
+	switch {
+	case first && anew:
+		err = s.restartQueue(q, offset)
+	case r.clean && !anew && offset < q.max:
+		return nil // it has the unit
+	case first && offset > q.max:
+		return fmt.Errorf("%w: topic %s queue %d ends at %d, the next record has offset %d", errGap, q.topic, q.id, q.max, offset)
+	case first && !r.clean:
+		err = s.cutQueue(q, offset)
+	case offset < q.max:
+		// The topic was deleted and made again.
+		err = s.restartQueue(q, offset)
+	case offset > q.max:
+		s.log.Warn("recovery: a consume queue has a gap", "topic", q.topic, "queueId", q.id, "from", q.max, "to", offset)
+		err = s.fillQueue(q, offset)
+	}
+	if err != nil {
+		return err
+	}
+	q.add(unit{m.PhysicalOffset, m.StoreSize, s.tags(m.Topic, m.Properties).at(m.StoreTimestamp)})
+	s.tailBytes.Add(queueUnit)
+	q.next = q.max
+	s.markDirty(q)
+	return nil
 }

@@ -36,7 +36,14 @@ func (s *Store) openSegment(base int64, flag int) (*segment, error) {
 		return nil, fmt.Errorf("commit log: %w", err)
 	}
 	if flag&os.O_CREATE != 0 {
-		if err := errors.Join(f.Truncate(s.o.SegmentSize), f.Sync(), s.fs.SyncDir(s.o.LogDir)); err != nil {
+		err := f.Truncate(s.o.SegmentSize)
+		if err == nil {
+			err = f.Sync()
+		}
+		if err == nil {
+			err = s.fs.SyncDir(s.o.LogDir)
+		}
+		if err != nil {
 			return nil, errors.Join(fmt.Errorf("commit log: create %s: %w", name, err), f.Close())
 		}
 	}
@@ -126,12 +133,13 @@ func (s *Store) segmentAt(at int64) *segment {
 	return s.segments[i]
 }
 
-// ensureSegment returns the segment that starts at base, making it when it isn't there. Only the committer and
-// opening call it.
+// ensureSegment returns the segment that starts at base, the last one's successor, making it when it isn't there.
 func (s *Store) ensureSegment(base int64) (*segment, error) {
+	s.makeMu.Lock()
+	defer s.makeMu.Unlock()
 	s.segMu.RLock()
-	for _, g := range s.segments {
-		if g.base == base {
+	for i := len(s.segments) - 1; i >= 0; i-- {
+		if g := s.segments[i]; g.base == base {
 			s.segMu.RUnlock()
 			return g, nil
 		}
@@ -147,16 +155,32 @@ func (s *Store) ensureSegment(base int64) (*segment, error) {
 	return g, nil
 }
 
+// makeNextSegment makes the segment that will be needed next when the current one is nearly full, so that no append
+// waits for it. Small segments are made when they are needed.
+func (s *Store) makeNextSegment() error {
+	s.mu.Lock()
+	left, base, state := s.segEnd-s.end, s.segEnd, s.state
+	s.mu.Unlock()
+	if state != nil || s.o.SegmentSize < 64<<20 || left > s.o.SegmentSize/8 || s.segmentCount() == 0 {
+		return nil
+	}
+	_, err := s.ensureSegment(base)
+	return err
+}
+
+func (s *Store) segmentCount() int {
+	s.segMu.RLock()
+	defer s.segMu.RUnlock()
+	return len(s.segments)
+}
+
 // dropUnusedSegments removes segments behind the end of the log; a clean store has none.
 func (s *Store) dropUnusedSegments() error {
-	s.segMu.Lock()
-	defer s.segMu.Unlock()
-	var err error
-	for n := len(s.segments); n > 1 && s.segments[n-1].base >= s.end && s.segments[n-1].base > s.dispatched.Load(); n = len(s.segments) {
-		g := s.segments[n-1]
-		s.segments = s.segments[:n-1]
-		g.unref()
-		err = errors.Join(err, s.fs.Remove(g.name))
+	end := s.dispatched.Load()
+	for n := len(s.segments); n > 1 && s.segments[n-1].base >= end; n = len(s.segments) {
+		if err := s.removeSegment(n - 1); err != nil {
+			return err
+		}
 	}
-	return err
+	return nil
 }

@@ -130,28 +130,55 @@ type Store struct {
 
 	kick chan struct{} // committer: the batch isn't empty
 
+	makeMu   sync.Mutex // held by who makes a segment
 	segMu    sync.RWMutex
 	segments []*segment // ascending, without gaps
 
-	queueMu sync.RWMutex
-	queues  map[queueKey]*queue
-	files   *fileCache
+	queueMu     sync.RWMutex
+	queues      map[queueKey]*queue
+	onDisk      map[string]map[int32]bool // topics with a folder; nil: its queues were not looked at yet
+	batchTopics map[string]bool           // topics with batch consume queues; fixed after opening
+	files       *fileCache
 
-	index *index
+	index *index // nil: none is kept
 
-	dispatched atomic.Int64 // physical offset up to which everything is visible
+	recovered int64 // where recovery found the log's end; fixed after opening
+	scanAll   bool  // opening: look at each unit of a queue
+
+	posMu      sync.Mutex
+	pos        position
+	dispatched atomic.Int64 // pos.end: up to there everything is visible
 	flushed    atomic.Int64 // physical offset up to which the log is durable
 	health     atomic.Pointer[error]
 	counters   Counters
+	complained atomic.Int64 // ms: when a reader's trouble was last logged
+
+	dirtyMu    sync.Mutex
+	dirty      []*queue              // with units that wait
+	tailBytes  atomic.Int64          // of all units that wait
+	queuesFail atomic.Pointer[error] // why the last flush of queues failed
+
+	// flushMu is held by who writes consume-queue files or the checkpoint, cleans or deletes.
+	flushMu       sync.Mutex
+	unsynced      map[queueFileKey]bool
+	dirtyDirs     map[string]bool // with new or removed files
+	derivedErr    error           // a flush of queues or index failed
+	lastComplaint time.Time       // the background's
+	checkpointed  atomic.Int64
 
 	stop   chan struct{}
+	hurry  chan struct{} // background: much waits
 	wg     sync.WaitGroup
 	closed atomic.Bool
 
-	checkpointMu sync.Mutex
-	dirtySeg     *segment // committer's: written since the last flush
-	lastStored   atomic.Int64
+	// the committer's
+	dirtySeg *segment // written last
+	unclean  span     // a failed write may have left bytes there
+	diskFull bool
 }
+
+// span is a range of physical offsets.
+type span struct{ from, to int64 }
 
 // Counters count what the store did since it was opened.
 type Counters struct {
@@ -222,7 +249,8 @@ func Open(o Options) (*Store, error) {
 		return nil, fmt.Errorf("commit-log file size %d: at least 1024 bytes are needed", o.SegmentSize)
 	}
 	s := &Store{
-		o: o, fs: o.FS, log: o.Logger, queues: make(map[queueKey]*queue), kick: make(chan struct{}, 1), stop: make(chan struct{}),
+		o: o, fs: o.FS, log: o.Logger, queues: make(map[queueKey]*queue), kick: make(chan struct{}, 1), stop: make(chan struct{}), hurry: make(chan struct{}, 1),
+		unsynced: make(map[queueFileKey]bool), dirtyDirs: make(map[string]bool),
 		filling: new(writeBatch), spare: new(writeBatch), files: newFileCache(o.FS, o.MaxOpenQueueFiles),
 	}
 	s.room.L = &s.mu
@@ -246,18 +274,23 @@ func Open(o Options) (*Store, error) {
 	return s, nil
 }
 
+// open recovers the store. The abort file is there before anything is changed, and goes again when a store that was
+// stopped cleanly can't be opened.
 func (s *Store) open() error {
 	clean, err := s.cleanStop()
 	if err != nil {
 		return err
 	}
-	if err := s.loadSegments(); err != nil {
+	if err := s.writeAbort(); err != nil {
 		return err
 	}
-	if err := s.recover(clean); err != nil {
-		return err
+	if err = s.loadSegments(); err == nil {
+		err = s.recover(clean)
 	}
-	return s.writeAbort()
+	if err != nil && clean {
+		err = errors.Join(err, s.fs.Remove(path.Join(s.o.Dir, "abort")))
+	}
+	return err
 }
 
 func (s *Store) queueRoot() string { return path.Join(s.o.Dir, "consumequeue") }
@@ -276,8 +309,10 @@ func (s *Store) writeAbort() error {
 	if err != nil {
 		return err
 	}
-	_, err = f.WriteAt(fmt.Append(nil, os.Getpid()), 0)
-	return errors.Join(err, f.Sync(), f.Close(), s.fs.SyncDir(s.o.Dir))
+	if _, err = f.WriteAt(fmt.Append(nil, os.Getpid()), 0); err == nil {
+		err = f.Sync()
+	}
+	return errors.Join(err, f.Close(), s.fs.SyncDir(s.o.Dir))
 }
 
 // Health returns why the store accepts no messages, or nil.
@@ -330,17 +365,21 @@ func (s *Store) Close() error {
 		return nil
 	}
 	s.mu.Lock()
-	failed := s.state != nil && !errors.Is(s.state, ErrDiskFull)
-	s.state = ErrClosed
+	if s.state == nil {
+		s.state = ErrClosed
+	}
 	s.room.Broadcast()
 	s.mu.Unlock()
 	close(s.stop)
 	s.wg.Wait()
 
 	var err error
-	if !failed {
+	if s.Health() == nil && s.unclean == (span{}) {
 		if err = s.checkpoint(); err == nil {
-			err = errors.Join(s.fs.Remove(path.Join(s.o.Dir, "abort")), s.dropUnusedSegments(), s.fs.SyncDir(s.o.Dir))
+			err = s.dropUnusedSegments()
+		}
+		if err == nil {
+			err = errors.Join(s.fs.Remove(path.Join(s.o.Dir, "abort")), s.fs.SyncDir(s.o.Dir))
 		}
 	}
 	s.closeFiles()

@@ -1,6 +1,7 @@
 package vfs
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"io/fs"
@@ -12,8 +13,11 @@ import (
 	"time"
 )
 
-// Mem is a file system in memory. Crash returns it as it would be after a power cut: only what was flushed, and
-// of the rest as much as keep decides.
+// Mem is a file system in memory. Crash returns it as it would be after a power cut: what was flushed, and of the
+// rest as much as the test decides, in whichever order: an unflushed write may be there while an older one is not.
+//
+// It is stricter than file systems are in two ways: names are durable only after SyncDir (or SyncAll), and so are
+// removals. It is kinder in one: a folder is durable as soon as it is made.
 type Mem struct {
 	mu    sync.Mutex
 	dirs  map[string]bool
@@ -21,19 +25,39 @@ type Mem struct {
 	named map[string]*memFile // names that are durable
 	locks map[string]bool
 	fail  func(op, name string) error
+	free  int64 // what Usage answers; < 0: half of it
 }
+
+const memTotal = 1 << 40
 
 // NewMem returns an empty file system.
 func NewMem() *Mem {
-	return &Mem{dirs: map[string]bool{"/": true, ".": true}, files: map[string]*memFile{}, named: map[string]*memFile{}, locks: map[string]bool{}}
+	return &Mem{dirs: map[string]bool{"/": true, ".": true}, files: map[string]*memFile{}, named: map[string]*memFile{}, locks: map[string]bool{}, free: memTotal / 2}
 }
 
 // FailWith installs a hook that is asked before every call that changes or reads something (open, read, write,
-// truncate, sync, datasync, syncdir, rename, remove); its error is returned instead. nil removes it.
+// truncate, zero, sync, datasync, syncdir, syncall, rename, remove, mkdir, readdir); its error is returned instead.
+// A Short error lets a part of a write through before it. nil removes the hook.
 func (m *Mem) FailWith(f func(op, name string) error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.fail = f
+}
+
+// Short is an injected error of a write that was done in part.
+type Short struct {
+	Part func(size int) int // bytes that are written, of size
+	Err  error
+}
+
+func (s *Short) Error() string { return s.Err.Error() }
+func (s *Short) Unwrap() error { return s.Err }
+
+// SetFree sets what Usage reports as free, of 1 TiB.
+func (m *Mem) SetFree(bytes int64) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.free = bytes
 }
 
 func (m *Mem) check(op, name string) error {
@@ -41,7 +65,9 @@ func (m *Mem) check(op, name string) error {
 	f := m.fail
 	m.mu.Unlock()
 	if f != nil {
-		return f(op, name)
+		if err := f(op, name); err != nil {
+			return &fs.PathError{Op: op, Path: name, Err: err}
+		}
 	}
 	return nil
 }
@@ -49,41 +75,131 @@ func (m *Mem) check(op, name string) error {
 type memFile struct {
 	mu      sync.RWMutex
 	data    []byte
-	durable []byte // contents at the last sync
-	writes  []memWrite
+	durable []byte   // contents at the last flush
+	ops     []change // since then, in order
 	mtime   time.Time
 }
 
-// memWrite is a write that isn't flushed yet.
-type memWrite struct {
-	at   int64
+// change is one change of a file that isn't flushed yet.
+type change struct {
+	kind changeKind
+	at   int64 // truncated: the new size
+	n    int64 // zeroed
 	data []byte
 }
 
+type changeKind int
+
+const (
+	wrote changeKind = iota
+	truncated
+	zeroed
+)
+
+// apply does c to b, a write up to its first part bytes only.
+func (c change) apply(b []byte, part int) []byte {
+	switch c.kind {
+	case truncated:
+		if c.at <= int64(len(b)) {
+			return b[:c.at:c.at]
+		}
+		return append(b, make([]byte, c.at-int64(len(b)))...)
+	case zeroed:
+		if c.at < int64(len(b)) {
+			clear(b[c.at:min(c.at+c.n, int64(len(b)))])
+		}
+		return b
+	}
+	if end := c.at + int64(part); end > int64(len(b)) && part > 0 {
+		b = append(b, make([]byte, end-int64(len(b)))...)
+	}
+	if part > 0 {
+		copy(b[c.at:], c.data[:part])
+	}
+	return b
+}
+
+// do makes a change; the caller holds f.mu.
+func (f *memFile) do(c change) {
+	f.data = c.apply(f.data, len(c.data))
+	f.ops = append(f.ops, c)
+	f.mtime = time.Now()
+}
+
+func (f *memFile) flush() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, c := range f.ops {
+		f.durable = c.apply(f.durable, len(c.data))
+	}
+	f.ops = nil
+}
+
 // Crash returns the file system after a power cut. Of each unflushed write keep says how many bytes reached the
-// disk; nil keeps none. Files whose folder was not flushed are gone.
+// disk, of each other unflushed change of a file (asked with size 1) whether it did; nil keeps nothing. Names whose
+// folder was not flushed are gone, removed ones are back.
 func (m *Mem) Crash(keep func(name string, size int) int) *Mem {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	c := NewMem()
+	c.free = m.free
 	for d := range m.dirs {
 		c.dirs[d] = true
 	}
-	for name, f := range m.named {
+	names := make([]string, 0, len(m.named))
+	for name := range m.named {
+		names = append(names, name)
+	}
+	sort.Strings(names) // keep is asked in an order that a seed repeats
+	for _, name := range names {
+		f := m.named[name]
 		f.mu.RLock()
 		data := append([]byte(nil), f.durable...)
-		for _, w := range f.writes {
-			n := 0
-			if keep != nil {
-				n = min(max(keep(name, len(w.data)), 0), len(w.data))
+		for _, op := range f.ops {
+			if keep == nil {
+				break
 			}
-			if end := int(w.at) + n; n > 0 && end <= len(data) {
-				copy(data[w.at:], w.data[:n])
+			size := max(len(op.data), 1)
+			if n := min(max(keep(name, size), 0), size); n > 0 {
+				data = op.apply(data, min(n, len(op.data)))
 			}
 		}
 		g := &memFile{data: data, durable: append([]byte(nil), data...), mtime: f.mtime}
 		f.mu.RUnlock()
 		c.files[name], c.named[name] = g, g
+		for d := path.Dir(name); d != "/" && d != "."; d = path.Dir(d) {
+			c.dirs[d] = true
+		}
+	}
+	return c
+}
+
+// Kill returns the file system as it is after the process was killed: everything written is there, flushed or not,
+// and what wasn't flushed can still be lost to a power cut.
+func (m *Mem) Kill() *Mem {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	c := NewMem()
+	c.free = m.free
+	for d := range m.dirs {
+		c.dirs[d] = true
+	}
+	copies := map[*memFile]*memFile{}
+	copyOf := func(f *memFile) *memFile {
+		if g := copies[f]; g != nil {
+			return g
+		}
+		f.mu.RLock()
+		defer f.mu.RUnlock()
+		g := &memFile{data: append([]byte(nil), f.data...), durable: append([]byte(nil), f.durable...), ops: append([]change(nil), f.ops...), mtime: f.mtime}
+		copies[f] = g
+		return g
+	}
+	for name, f := range m.files {
+		c.files[name] = copyOf(f)
+	}
+	for name, f := range m.named {
+		c.named[name] = copyOf(f)
 	}
 	return c
 }
@@ -92,20 +208,22 @@ func (m *Mem) Crash(keep func(name string, size int) int) *Mem {
 func (m *Mem) OpenFile(name string, flag int) (File, error) {
 	name = path.Clean(name)
 	if err := m.check("open", name); err != nil {
-		return nil, &fs.PathError{Op: "open", Path: name, Err: err}
+		return nil, err
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	f, ok := m.files[name]
-	if !ok {
-		if flag&os.O_CREATE == 0 || !m.dirs[path.Dir(name)] {
-			return nil, &fs.PathError{Op: "open", Path: name, Err: fs.ErrNotExist}
-		}
+	switch {
+	case !ok && (flag&os.O_CREATE == 0 || !m.dirs[path.Dir(name)]):
+		return nil, &fs.PathError{Op: "open", Path: name, Err: fs.ErrNotExist}
+	case !ok:
 		f = &memFile{mtime: time.Now()}
 		m.files[name] = f
-	} else if flag&os.O_TRUNC != 0 {
+	case flag&os.O_EXCL != 0:
+		return nil, &fs.PathError{Op: "open", Path: name, Err: fs.ErrExist}
+	case flag&os.O_TRUNC != 0:
 		f.mu.Lock()
-		f.data, f.writes = nil, nil
+		f.do(change{kind: truncated})
 		f.mu.Unlock()
 	}
 	return &memHandle{m: m, name: name, f: f}, nil
@@ -115,7 +233,7 @@ func (m *Mem) OpenFile(name string, flag int) (File, error) {
 func (m *Mem) Remove(name string) error {
 	name = path.Clean(name)
 	if err := m.check("remove", name); err != nil {
-		return &fs.PathError{Op: "remove", Path: name, Err: err}
+		return err
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -134,34 +252,38 @@ func (m *Mem) Remove(name string) error {
 func (m *Mem) RemoveAll(name string) error {
 	name = path.Clean(name)
 	if err := m.check("remove", name); err != nil {
-		return &fs.PathError{Op: "remove", Path: name, Err: err}
+		return err
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for f := range m.files {
-		if f == name || strings.HasPrefix(f, name+"/") {
+		if below(f, name) {
 			delete(m.files, f)
-			delete(m.named, f)
 		}
 	}
 	for d := range m.dirs {
-		if d == name || strings.HasPrefix(d, name+"/") {
+		if below(d, name) {
 			delete(m.dirs, d)
 		}
 	}
 	return nil
 }
 
+// below reports whether name is dir or lies in it.
+func below(name, dir string) bool {
+	return name == dir || strings.HasPrefix(name, strings.TrimSuffix(dir, "/")+"/")
+}
+
 // Rename implements FS.
 func (m *Mem) Rename(oldName, newName string) error {
 	oldName, newName = path.Clean(oldName), path.Clean(newName)
 	if err := m.check("rename", oldName); err != nil {
-		return &fs.PathError{Op: "rename", Path: oldName, Err: err}
+		return err
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	f, ok := m.files[oldName]
-	if !ok {
+	if !ok || !m.dirs[path.Dir(newName)] {
 		return &fs.PathError{Op: "rename", Path: oldName, Err: fs.ErrNotExist}
 	}
 	delete(m.files, oldName)
@@ -171,6 +293,9 @@ func (m *Mem) Rename(oldName, newName string) error {
 
 // MkdirAll implements FS. Folders are durable at once.
 func (m *Mem) MkdirAll(dir string) error {
+	if err := m.check("mkdir", path.Clean(dir)); err != nil {
+		return err
+	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for d := path.Clean(dir); d != "/" && d != "."; d = path.Dir(d) {
@@ -182,6 +307,9 @@ func (m *Mem) MkdirAll(dir string) error {
 // ReadDir implements FS.
 func (m *Mem) ReadDir(dir string) ([]fs.DirEntry, error) {
 	dir = path.Clean(dir)
+	if err := m.check("readdir", dir); err != nil {
+		return nil, err
+	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if !m.dirs[dir] {
@@ -216,16 +344,19 @@ func (m *Mem) Stat(name string) (fs.FileInfo, error) {
 	return nil, &fs.PathError{Op: "stat", Path: name, Err: fs.ErrNotExist}
 }
 
-// SyncDir implements FS.
+// SyncDir implements FS. With the removal of a folder that of all in it becomes durable.
 func (m *Mem) SyncDir(dir string) error {
 	dir = path.Clean(dir)
 	if err := m.check("syncdir", dir); err != nil {
-		return &fs.PathError{Op: "sync", Path: dir, Err: err}
+		return err
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	if !m.dirs[dir] {
+		return &fs.PathError{Op: "sync", Path: dir, Err: fs.ErrNotExist}
+	}
 	for name := range m.named {
-		if path.Dir(name) == dir && m.files[name] == nil {
+		if path.Dir(name) == dir && m.files[name] == nil || below(name, dir) && m.lostFolderLocked(name, dir) {
 			delete(m.named, name)
 		}
 	}
@@ -233,6 +364,30 @@ func (m *Mem) SyncDir(dir string) error {
 		if path.Dir(name) == dir {
 			m.named[name] = f
 		}
+	}
+	return nil
+}
+
+// lostFolderLocked reports whether the folder of dir that leads to name is gone.
+func (m *Mem) lostFolderLocked(name, dir string) bool {
+	child := name
+	for path.Dir(child) != dir {
+		child = path.Dir(child)
+	}
+	return child != name && !m.dirs[child]
+}
+
+// SyncAll implements FS.
+func (m *Mem) SyncAll(dir string) error {
+	if err := m.check("syncall", path.Clean(dir)); err != nil {
+		return err
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	clear(m.named)
+	for name, f := range m.files {
+		f.flush()
+		m.named[name] = f
 	}
 	return nil
 }
@@ -261,8 +416,12 @@ func (l memLock) Close() error {
 	return nil
 }
 
-// Usage implements FS: a disk that is always half full.
-func (m *Mem) Usage(string) (total, free uint64, err error) { return 1 << 40, 1 << 39, nil }
+// Usage implements FS.
+func (m *Mem) Usage(string) (total, free uint64, err error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return memTotal, uint64(m.free), nil
+}
 
 type memInfo struct {
 	name string
@@ -295,13 +454,9 @@ type memHandle struct {
 	f    *memFile
 }
 
-func (h *memHandle) wrap(op string, err error) error {
-	return &fs.PathError{Op: op, Path: h.name, Err: err}
-}
-
 func (h *memHandle) ReadAt(b []byte, at int64) (int, error) {
 	if err := h.m.check("read", h.name); err != nil {
-		return 0, h.wrap("read", err)
+		return 0, err
 	}
 	h.f.mu.RLock()
 	defer h.f.mu.RUnlock()
@@ -316,18 +471,21 @@ func (h *memHandle) ReadAt(b []byte, at int64) (int, error) {
 }
 
 func (h *memHandle) WriteAt(b []byte, at int64) (int, error) {
-	if err := h.m.check("write", h.name); err != nil {
-		return 0, h.wrap("write", err)
+	err := h.m.check("write", h.name)
+	n := len(b)
+	if err != nil {
+		n = 0
+		var s *Short
+		if errors.As(err, &s) {
+			n = min(max(s.Part(len(b)), 0), len(b))
+		}
 	}
-	h.f.mu.Lock()
-	defer h.f.mu.Unlock()
-	if end := at + int64(len(b)); end > int64(len(h.f.data)) {
-		h.f.data = append(h.f.data, make([]byte, end-int64(len(h.f.data)))...)
+	if n > 0 {
+		h.f.mu.Lock()
+		defer h.f.mu.Unlock()
+		h.f.do(change{kind: wrote, at: at, data: append([]byte(nil), b[:n]...)})
 	}
-	copy(h.f.data[at:], b)
-	h.f.writes = append(h.f.writes, memWrite{at, append([]byte(nil), b...)})
-	h.f.mtime = time.Now()
-	return len(b), nil
+	return n, err
 }
 
 func (h *memHandle) Close() error { return nil }
@@ -338,71 +496,62 @@ func (h *memHandle) Size() (int64, error) {
 	return int64(len(h.f.data)), nil
 }
 
-// Truncate is durable at once: a file's size is what the store creates it with.
 func (h *memHandle) Truncate(size int64) error {
 	if err := h.m.check("truncate", h.name); err != nil {
-		return h.wrap("truncate", err)
+		return err
 	}
 	h.f.mu.Lock()
 	defer h.f.mu.Unlock()
-	resize := func(b []byte) []byte {
-		if int64(len(b)) >= size {
-			return b[:size:size]
-		}
-		c := make([]byte, size)
-		copy(c, b)
-		return c
+	h.f.do(change{kind: truncated, at: size})
+	return nil
+}
+
+func (h *memHandle) Zero(off, n int64) error {
+	if err := h.m.check("zero", h.name); err != nil {
+		return err
 	}
-	h.f.data, h.f.durable = resize(h.f.data), resize(h.f.durable)
-	kept := h.f.writes[:0]
-	for _, w := range h.f.writes {
-		if w.at+int64(len(w.data)) <= size {
-			kept = append(kept, w)
-		}
-	}
-	h.f.writes = kept
+	h.f.mu.Lock()
+	defer h.f.mu.Unlock()
+	h.f.do(change{kind: zeroed, at: off, n: n})
 	return nil
 }
 
 func (h *memHandle) sync(op string) error {
 	if err := h.m.check(op, h.name); err != nil {
-		return h.wrap(op, err)
+		return err
 	}
-	h.f.mu.Lock()
-	defer h.f.mu.Unlock()
-	if len(h.f.durable) != len(h.f.data) {
-		h.f.durable = append([]byte(nil), h.f.data...)
-	}
-	for _, w := range h.f.writes {
-		copy(h.f.durable[min(w.at, int64(len(h.f.durable))):], w.data)
-	}
-	h.f.writes = nil
+	h.f.flush()
 	return nil
 }
 
 func (h *memHandle) Sync() error     { return h.sync("sync") }
 func (h *memHandle) Datasync() error { return h.sync("datasync") }
 
-// Map returns the contents themselves; Sync makes them durable.
-func (h *memHandle) Map(length int64, writable bool) (Mapping, error) {
+// Map returns the contents themselves. What is written through a mapping is durable after its Sync only: a crash
+// keeps all of it or nothing.
+func (h *memHandle) Map(length int64, _ bool) (Mapping, error) {
 	h.f.mu.Lock()
 	defer h.f.mu.Unlock()
 	if int64(len(h.f.data)) < length {
-		return nil, h.wrap("map", fmt.Errorf("%d bytes of a file of %d", length, len(h.f.data)))
+		return nil, &fs.PathError{Op: "map", Path: h.name, Err: fmt.Errorf("%d bytes of a file of %d", length, len(h.f.data))}
 	}
-	return &memMapping{h.f, h.f.data[:length:length]}, nil
+	return &memMapping{h, h.f.data[:length:length]}, nil
 }
 
 type memMapping struct {
-	f *memFile
+	h *memHandle
 	b []byte
 }
 
 func (m *memMapping) Bytes() []byte { return m.b }
 func (m *memMapping) Close() error  { return nil }
 func (m *memMapping) Sync() error {
-	m.f.mu.Lock()
-	defer m.f.mu.Unlock()
-	m.f.durable = append(m.f.durable[:0], m.f.data...)
+	if err := m.h.m.check("sync", m.h.name); err != nil {
+		return err
+	}
+	f := m.h.f
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.durable, f.ops = append(f.durable[:0], f.data...), nil
 	return nil
 }

@@ -1,6 +1,7 @@
 package vfs
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"io"
@@ -41,6 +42,17 @@ func (osFS) SyncDir(dir string) error {
 	return errors.Join(err, d.Close())
 }
 
+func (osFS) SyncAll(dir string) error {
+	d, err := os.Open(dir)
+	if err != nil {
+		return err
+	}
+	if err = unix.Syncfs(int(d.Fd())); err != nil {
+		err = fmt.Errorf("flush the file system of %s: %w", dir, err)
+	}
+	return errors.Join(err, d.Close())
+}
+
 // Lock uses an open-file-description lock: it conflicts with the POSIX lock that Java's FileLock is, and, unlike
 // that one, with a second lock of the same process.
 func (osFS) Lock(name string) (io.Closer, error) {
@@ -75,6 +87,36 @@ func (f osFile) Size() (int64, error) {
 		return 0, err
 	}
 	return i.Size(), nil
+}
+
+func (f osFile) Zero(off, n int64) error {
+	if n <= 0 {
+		return nil
+	}
+	err := unix.Fallocate(int(f.Fd()), unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_KEEP_SIZE, off, n)
+	if err == nil {
+		return nil
+	}
+	return overwrite(f, off, n)
+}
+
+// overwrite is Zero for file systems that can't free a range: it writes zeros where there is something else.
+func overwrite(f File, off, n int64) error {
+	buf, zeros := make([]byte, 256<<10), make([]byte, 256<<10)
+	for end := off + n; off < end; {
+		k, err := f.ReadAt(buf[:min(int64(len(buf)), end-off)], off)
+		if k > 0 && !bytes.Equal(buf[:k], zeros[:k]) {
+			if _, err := f.WriteAt(zeros[:k], off); err != nil {
+				return err
+			}
+		}
+		if off += int64(k); errors.Is(err, io.EOF) {
+			return nil
+		} else if err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 func (f osFile) Datasync() error {

@@ -21,6 +21,9 @@ type FS interface {
 	Stat(name string) (fs.FileInfo, error)
 	// SyncDir makes the entries of a folder durable.
 	SyncDir(dir string) error
+	// SyncAll makes everything durable that the file system which holds dir knows of: contents, sizes, names. One
+	// call for thousands of files is cheaper than thousands of calls.
+	SyncAll(dir string) error
 	// Lock takes an exclusive lock on the first byte of a file, creating it; it fails at once when another process
 	// (a Java broker among them) or another part of this one holds it.
 	Lock(name string) (io.Closer, error)
@@ -36,6 +39,9 @@ type File interface {
 	Size() (int64, error)
 	// Truncate sets the size; what it adds reads as zeros.
 	Truncate(size int64) error
+	// Zero makes n bytes from off on read as zeros. It changes no size, needs no room where the file system can free
+	// it, and is durable after Sync.
+	Zero(off, n int64) error
 	// Sync makes contents and metadata durable.
 	Sync() error
 	// Datasync makes contents durable, and of the metadata what is needed to read them.
