@@ -479,10 +479,14 @@ func checkOrder(t *testing.T, total int, queues int, ps ...*process) {
 	}
 }
 
+// The Apache Go client gives queues up at a rebalance without unlocking them, so that whoever is to have them waits
+// for the lease to run out: 60 s by default, shorter here so that the cases don't take minutes.
+const shortLease = "rebalanceLockMaxLiveTime=8000"
+
 // takeover starts two ordered members, ends the first one, and returns how long the other took to get a message of
 // a queue that the first had.
 func takeover(t *testing.T, end func(*process)) time.Duration {
-	s := ownServer(t)
+	s := ownServer(t, "--set", shortLease)
 	topic, group := name(t), name(t)
 	const queues = 4
 	createTopic(t, s, topic, queues)
@@ -555,7 +559,7 @@ func TestTakeoverAfterCleanEnd(t *testing.T) {
 func TestConnectionReset(t *testing.T) {
 	t.Parallel()
 	result(t, "connection-reset")
-	s, err := startServer(t.TempDir(), []string{"--set", "brokerIP1=127.0.0.2"})
+	s, err := startServer(t.TempDir(), []string{"--set", "brokerIP1=127.0.0.2", "--set", shortLease})
 	if err != nil {
 		t.Fatal(err)
 	}
