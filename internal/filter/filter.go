@@ -18,8 +18,19 @@ const (
 	TypeSQL92 = "SQL92"
 )
 
-// ErrUnsupported: the expression is of a type that isn't served.
+// ErrUnsupported: the expression is of a type that isn't served. Errors of Compile that are it have the type
+// *UnsupportedError.
 var ErrUnsupported = errors.New("expression type is not supported")
+
+// UnsupportedError names the expression type that isn't served.
+type UnsupportedError struct{ Type string }
+
+func (e *UnsupportedError) Error() string {
+	return fmt.Sprintf("%v: %s; subscribe by tags instead", ErrUnsupported, e.Type)
+}
+
+// Is makes it ErrUnsupported.
+func (e *UnsupportedError) Is(target error) bool { return target == ErrUnsupported }
 
 // Tags is a compiled tag expression: tags separated by "||". It implements the store's Filter.
 type Tags struct {
@@ -27,13 +38,15 @@ type Tags struct {
 	codes []int64
 }
 
-// Compile reads an expression. For one that lets everything through ("", "*") it returns nil. An empty type means
-// TAG; SQL92 gives ErrUnsupported.
+// Compile reads an expression. For one that lets everything through ("", "*") it returns nil, on which MatchTag,
+// Names and Codes may be called, but which must not be put into a store's Filter: that would be one that isn't nil.
+// An empty type means TAG; SQL92 gives ErrUnsupported. Text without a tag in it ("||") is an error, as in Java's
+// FilterAPI, whose "subString split error" it is.
 func Compile(expressionType, expression string) (*Tags, error) {
 	switch expressionType {
 	case "", TypeTag:
 	default:
-		return nil, fmt.Errorf("%w: %s; subscribe by tags instead", ErrUnsupported, expressionType)
+		return nil, &UnsupportedError{expressionType}
 	}
 	expression = strings.TrimSpace(expression)
 	if expression == "" || expression == "*" {
@@ -52,7 +65,8 @@ func Compile(expressionType, expression string) (*Tags, error) {
 	return f, nil
 }
 
-// MatchTagsCode reports whether a consume-queue entry's tags code is one of the expression's.
+// MatchTagsCode reports whether a consume-queue entry's tags code is one of the expression's. Only its low 32 bits
+// count, as in Java.
 func (f *Tags) MatchTagsCode(code int64) bool {
 	for _, c := range f.codes {
 		if int32(c) == int32(code) {
