@@ -21,6 +21,7 @@ import (
 	"github.com/apogeemq/apogee/internal/message"
 	"github.com/apogeemq/apogee/internal/protocol"
 	"github.com/apogeemq/apogee/internal/remoting"
+	"github.com/apogeemq/apogee/internal/run"
 	"github.com/apogeemq/apogee/internal/store"
 	"github.com/apogeemq/apogee/internal/vfs"
 )
@@ -109,6 +110,7 @@ type Broker struct {
 	ctx    context.Context
 	cancel context.CancelFunc
 	wg     sync.WaitGroup
+	relays *run.Group   // requests that wait for a client's answer
 	armed  atomic.Int64 // unix nanoseconds at which the clock wakes
 	rearm  chan struct{}
 	closed atomic.Bool
@@ -130,6 +132,7 @@ func Open(o Options) (*Broker, error) {
 	b := &Broker{o: o, log: o.Logger, now: o.Now, booted: o.Now(), traceOn: fmt.Sprint(o.Trace), parked: longpoll.New(o.MaxParked),
 		clients: newClients(o.Members), stats: newStats(), rearm: make(chan struct{}, 1)}
 	b.ctx, b.cancel = context.WithCancel(context.Background())
+	b.relays = run.NewGroup(b.ctx)
 	o.Store.Listener = b
 	o.Store.DelayLevels = o.Levels
 	o.Store.Logger = o.Logger
@@ -215,6 +218,7 @@ func (b *Broker) Close(ctx context.Context) error {
 	}
 	b.cancel()
 	b.wg.Wait()
+	errs = append(errs, b.relays.Close(ctx))
 	if b.main != nil {
 		errs = append(errs, b.main.Close(ctx), b.fast.Close(ctx))
 	}

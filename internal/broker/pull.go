@@ -138,9 +138,10 @@ func (b *Broker) pullFilter(h *protocol.PullMessageRequest, g subgroup.Config, f
 
 // asFilter turns a compiled expression into the store's filter: none for one that lets everything through.
 func asFilter(f *filter.Tags, err error) (store.Filter, error) {
+	var unsupported *filter.UnsupportedError
 	switch {
-	case errors.Is(err, filter.ErrUnsupported):
-		return nil, refuse(protocol.SystemError, "The broker does not support consumer to filter message by this expression: %s", err)
+	case errors.As(err, &unsupported):
+		return nil, refuse(protocol.SystemError, "The broker does not support consumer to filter message by %s", unsupported.Type)
 	case err != nil:
 		return nil, refuse(protocol.SubscriptionParseFailed, "parse the consumer's subscription failed: %s", err)
 	case f == nil:

@@ -10,8 +10,12 @@ import (
 	"github.com/apogeemq/apogee/internal/remoting"
 )
 
-// relayTimeout is how long a relayed request may take (Java: 10 s).
-const relayTimeout = 10 * time.Second
+const (
+	// relayTimeout is how long a relayed request may take (Java: 10 s).
+	relayTimeout = 10 * time.Second
+	// maxRelays is how many may wait for clients at once: each has a goroutine.
+	maxRelays = 256
+)
 
 // serveRelay handles GET_CONSUMER_RUNNING_INFO (307) and CONSUME_MESSAGE_DIRECTLY (309): it passes the request on
 // to the client it names, and the client's answer back as it is.
@@ -21,9 +25,13 @@ func (b *Broker) serveRelay(c *remoting.Conn, req *remoting.Command) {
 		_ = c.Reply(req, response(err))
 		return
 	}
+	if b.relays.Running() >= maxRelays {
+		_ = c.Reply(req, response(refuse(protocol.SystemBusy, "%d requests wait for clients' answers already, try again later", maxRelays)))
+		return
+	}
 	ticket := req.Ticket(c)
-	b.wg.Go(func() {
-		ctx, cancel := context.WithTimeout(b.ctx, relayTimeout)
+	taken := b.relays.Go(func(ctx context.Context) {
+		ctx, cancel := context.WithTimeout(ctx, relayTimeout)
 		defer cancel()
 		a, err := target.Invoke(ctx, out)
 		switch {
@@ -36,6 +44,9 @@ func (b *Broker) serveRelay(c *remoting.Conn, req *remoting.Command) {
 			_ = ticket.Reply(&remoting.Response{Code: protocol.ResponseCode(a.Code), Remark: a.Remark, Header: protocol.Empty{}, Extra: a.Fields, Body: a.Body})
 		}
 	})
+	if !taken {
+		_ = ticket.Reply(response(refuse(protocol.SystemError, "the broker is stopping")))
+	}
 }
 
 func (b *Broker) prepareRelay(req *remoting.Command) (*remoting.Request, *remoting.Conn, error) {

@@ -57,15 +57,15 @@ func (b *Broker) sendBack(c *remoting.Conn, req *remoting.Command, w *sendBackWa
 		limit = *h.MaxReconsumeTimes
 	}
 	originID := message.OffsetID(m.StoreHost, m.PhysicalOffset)
-	props := append([]byte(nil), m.Properties...)
-	if v, ok := message.Property(props, message.PropertyOriginMessageID); ok && len(v) > 0 {
+	if v, ok := message.Property(m.Properties, message.PropertyOriginMessageID); ok {
 		originID = string(v)
 	}
+	// First what goes: it leaves a copy that ends in a separator, which the record's own properties need not.
+	props := message.RemoveProperty(nil, m.Properties, message.PropertyOriginMessageID, message.PropertyDelayLevel,
+		message.PropertyRealTopic, message.PropertyRealQueueID, message.PropertyWaitStoreMsgOK)
 	if _, ok := message.Property(props, message.PropertyRetryTopic); !ok {
 		props = message.AppendProperty(props, message.PropertyRetryTopic, m.Topic)
 	}
-	props = message.RemoveProperty(nil, props, message.PropertyOriginMessageID, message.PropertyDelayLevel,
-		message.PropertyRealTopic, message.PropertyRealQueueID, message.PropertyWaitStoreMsgOK)
 	props = message.AppendProperty(props, message.PropertyOriginMessageID, originID)
 	props = message.AppendProperty(props, message.PropertyWaitStoreMsgOK, "false")
 
