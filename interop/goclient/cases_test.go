@@ -572,16 +572,19 @@ func TestConnectionReset(t *testing.T) {
 	a := startChild(t, s.names, group, topic)
 	b := startChild(t, s.names, group, topic)
 	stop := feed(t, s, topic, queues)
+	stage := "before the reset"
 	share := func(p *process) map[string]bool {
 		n := len(p.lines())
-		eventually(t, 30*time.Second, "more messages", func() bool { return len(p.lines()) >= n+8 })
+		// A pull that was on its way when its connection was cut fails in this client only after its 30 s.
+		eventually(t, 60*time.Second, stage+": more messages for "+map[bool]string{true: "the first", false: "the second"}[p == a], func() bool { return len(p.lines()) >= n+8 })
 		return p.queues(n)
 	}
 	eventually(t, 60*time.Second, "each has two queues", func() bool { return len(share(a)) == 2 && len(share(b)) == 2 })
 	before := fmt.Sprint(share(a), share(b))
 	from := len(a.lines())
+	stage = "after the reset"
 	proxy.reset()
-	eventually(t, 30*time.Second, "both go on", func() bool { return len(share(a)) > 0 && len(share(b)) > 0 })
+	eventually(t, 70*time.Second, "both go on", func() bool { return len(share(a)) > 0 && len(share(b)) > 0 })
 	if after := fmt.Sprint(a.queues(from), share(b)); after != before {
 		t.Errorf("queues before %s, after %s", before, after)
 	}
