@@ -3,7 +3,7 @@ SHELL := /bin/bash
 GO    ?= go
 BIN   := bin/apogee
 
-.PHONY: all build test unit interop interop-go interop-java weight lint fuzz bench clean
+.PHONY: all build test unit interop mixed weight lint fuzz bench clean
 
 all: build
 
@@ -24,6 +24,10 @@ interop:
 	scripts/interop docs/interop.md
 
 # Start-up time, memory and idle CPU of the server.
+# Mixed clusters with the released Java servers; see scripts/mixed for JAVA_PEER.
+mixed: build
+	scripts/mixed
+
 weight: build
 	$(GO) run ./bench/weight -bin $(BIN)
 

@@ -201,6 +201,9 @@ final class Server implements AutoCloseable {
 
     @Override
     public void close() throws Exception {
+        if (dir == null) {
+            return;
+        }
         try {
             stop();
         } finally {
