@@ -59,11 +59,12 @@ type Server struct {
 // Start starts the roles and returns when they serve. began is when the process did.
 func Start(c *config.Config, roles Roles, log *slog.Logger, began time.Time) (s *Server, err error) {
 	s = &Server{c: c, log: log}
+	begun := s
 	defer func() {
-		if err != nil {
+		if err != nil { // what was started by then goes again
 			ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 			defer cancel()
-			_ = s.Close(ctx)
+			_ = begun.Close(ctx)
 		}
 	}()
 	if s.DataDir, err = c.DataDir(); err != nil {
