@@ -73,6 +73,8 @@ func (s *Store) checkMessage(m *message.Message) error {
 		return fmt.Errorf("%w: body of %d bytes, maxMessageSize is %d", ErrIllegal, len(m.Body), s.o.MaxMessage)
 	case len(m.Properties) > message.MaxProperties:
 		return fmt.Errorf("%w: properties of %d bytes, at most %d are allowed", ErrIllegal, len(m.Properties), message.MaxProperties)
+	case looksTorn(m.Properties):
+		return fmt.Errorf("%w: properties end in a zero byte, or hold %d of them in a row", ErrIllegal, sector)
 	case m.SysFlag&message.InnerBatch != 0:
 		return fmt.Errorf("%w: inner batches are not supported", ErrIllegal)
 	}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"hash/crc32"
+	"io/fs"
 	"os"
 	"path"
 
@@ -36,18 +37,34 @@ type javaCheckpoint struct{ physic, logics, index int64 }
 
 const javaCheckpointSize = 4096
 
-func (s *Store) readJavaCheckpoint() (c javaCheckpoint) {
-	f, err := s.fs.OpenFile(path.Join(s.o.Dir, "checkpoint"), os.O_RDWR)
+// readSmallFile returns what a small file of the store's folder holds, nil when there is none.
+func (s *Store) readSmallFile(name string) ([]byte, error) {
+	f, err := s.fs.OpenFile(path.Join(s.o.Dir, name), os.O_RDWR)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
 	if err != nil {
-		return c
+		return nil, err
 	}
 	defer f.Close()
-	var b [24]byte
-	if err := readFull(f, b[:], 0); err != nil {
-		return c
+	size, err := f.Size()
+	if err != nil {
+		return nil, err
+	}
+	b := make([]byte, min(size, javaCheckpointSize))
+	if err := readFull(f, b, 0); err != nil {
+		return nil, fmt.Errorf("read %s: %w", name, err)
+	}
+	return b, nil
+}
+
+func (s *Store) readJavaCheckpoint() (c javaCheckpoint, err error) {
+	b, err := s.readSmallFile("checkpoint")
+	if err != nil || len(b) < 24 {
+		return c, err
 	}
 	be := binary.BigEndian
-	return javaCheckpoint{int64(be.Uint64(b[:])), int64(be.Uint64(b[8:])), int64(be.Uint64(b[16:]))}
+	return javaCheckpoint{int64(be.Uint64(b)), int64(be.Uint64(b[8:])), int64(be.Uint64(b[16:]))}, nil
 }
 
 func (c javaCheckpoint) encode(confirmed int64) []byte {
@@ -102,21 +119,16 @@ func decodeOwnCheckpoint(b []byte) (c ownCheckpoint, ok bool) {
 	return c, string(c.encode()) == string(b)
 }
 
-func (s *Store) readOwnCheckpoint() (c ownCheckpoint, ok bool) {
-	f, err := s.fs.OpenFile(path.Join(s.o.Dir, ownCheckpointName), os.O_RDWR)
-	if err != nil {
-		return c, false
+// readOwnCheckpoint returns our checkpoint; not found when there is none or it is damaged.
+func (s *Store) readOwnCheckpoint() (c ownCheckpoint, found bool, err error) {
+	b, err := s.readSmallFile(ownCheckpointName)
+	if err != nil || b == nil {
+		return c, false, err
 	}
-	defer f.Close()
-	size, err := f.Size()
-	if err != nil || size > 4096 {
-		return c, false
+	if c, found = decodeOwnCheckpoint(b); !found {
+		s.log.Warn("recovery: the checkpoint is damaged and left out", "file", ownCheckpointName)
 	}
-	b := make([]byte, size)
-	if err := readFull(f, b, 0); err != nil {
-		return c, false
-	}
-	return decodeOwnCheckpoint(b)
+	return c, found, nil
 }
 
 // verdict is what the log says about our own checkpoint.

@@ -108,9 +108,9 @@ func (s *Store) Clean(p CleanPolicy, now time.Time) (int, error) {
 	if err != nil {
 		return 0, fmt.Errorf("clean: %w", err)
 	}
-	n := p.Expired(files, now)
+	n, err := s.checkpointedOf(files[:p.Expired(files, now)])
 	if n == 0 {
-		return 0, nil
+		return 0, err
 	}
 	for i := range n {
 		// One by one and oldest first, each durably, so that no crash leaves a gap.
@@ -125,6 +125,22 @@ func (s *Store) Clean(p CleanPolicy, now time.Time) (int, error) {
 	}
 	if err != nil {
 		err = fmt.Errorf("clean: %w", err)
+	}
+	return n, err
+}
+
+// checkpointedOf returns how many of the files the checkpoint is behind of: a recovery must not miss the records of a
+// file that is gone, since they say where their queues go on. The checkpoint is moved when that helps; where a full
+// disk forbids it, files before the last one go all the same, or there would never be room again.
+func (s *Store) checkpointedOf(files []SegmentAge) (n int, err error) {
+	end := func(i int) int64 { return files[i].Base + s.o.SegmentSize }
+	if len(files) > 0 && end(len(files)-1) > s.checkpointed.Load() {
+		if err = s.checkpointLocked(); err != nil {
+			err = fmt.Errorf("clean: %w", err)
+		}
+	}
+	for n < len(files) && end(n) <= s.checkpointed.Load() {
+		n++
 	}
 	return n, err
 }
@@ -152,8 +168,10 @@ func (s *Store) segmentAges() ([]SegmentAge, error) {
 // hold no other. The caller holds flushMu.
 func (s *Store) cleanQueuesLocked() error {
 	minPhysical := s.MinPhysical()
-	s.loadAllQueues()
 	var errs []error
+	if err := s.loadAllQueues(); err != nil {
+		errs = append(errs, err)
+	}
 	for _, q := range s.allQueues() {
 		if err := s.cleanQueueLocked(q, minPhysical); err != nil {
 			errs = append(errs, fmt.Errorf("consume queue %s: %w", s.queueDir(q), err))

@@ -106,10 +106,17 @@ func (c *fileCache) forgetLocked(key queueFileKey) {
 	}
 }
 
+// closeAll drops all files and gives no more.
 func (c *fileCache) closeAll() {
 	c.mu.Lock()
-	defer c.mu.Unlock()
 	c.closed = true
+	c.mu.Unlock()
+	c.forgetAll()
+}
+
+func (c *fileCache) forgetAll() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
 	for key := range c.open {
 		c.forgetLocked(key)
 	}

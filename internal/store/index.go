@@ -496,8 +496,9 @@ func (x *index) end() (indexEnd, error) {
 }
 
 // restore brings the files back to a checkpoint's end after a crash: newer files go, and slots that lead beyond the
-// end lead to the newest entry before it again. It reads the slots and, after a process was killed, little else;
-// when a power cut took entries that slots lead to, it reads entries backwards until each slot has its own.
+// end lead to the newest entry before it again. What lies beyond the end may be missing in part, down to the last
+// field of an entry, so nothing there is followed: the slots are looked for in the entries before it, from the end
+// backwards. That reads one file at most.
 //
 // It reports false when the files are not what the checkpoint knew: the index must be built from the log.
 func (x *index) restore(e indexEnd) (ok bool, err error) {
@@ -528,9 +529,8 @@ func (x *index) restore(e indexEnd) (ok bool, err error) {
 }
 
 func (x *index) restoreSlots(f *indexFile) error {
-	broken := map[int]int{} // slot → newest whole entry
-	unknown := map[int]bool{}
-	f.h.used = 0
+	lost := make([]bool, x.slots)
+	n, used := 0, 0
 	buf := make([]byte, 4*min(x.slots, 1<<16))
 	for first := 0; first < x.slots; first += len(buf) / 4 {
 		b := buf[:4*min(len(buf)/4, x.slots-first)]
@@ -538,92 +538,76 @@ func (x *index) restoreSlots(f *indexFile) error {
 			return err
 		}
 		for i := 0; i < len(b); i += 4 {
-			n, slot := int(int32(binary.BigEndian.Uint32(b[i:]))), first+i/4
-			switch {
-			case n == 0:
-				continue
-			case n > 0 && n < f.h.next:
-				f.h.used++
-				continue
+			entry := int(int32(binary.BigEndian.Uint32(b[i:])))
+			if entry < 0 || entry >= f.h.next {
+				lost[first+i/4] = true
+				n++
+			} else if entry > 0 {
+				used++
 			}
-			whole, err := x.wholeOrUnknown(f, slot, n)
-			if err != nil {
-				return err
-			}
-			if whole < 0 {
-				unknown[slot], whole = true, 0
-			}
-			broken[slot] = whole
 		}
 	}
-	if err := x.findEntries(f, unknown, broken); err != nil {
+	found, err := x.findEntries(f, lost, n)
+	if err != nil {
 		return err
 	}
-	for slot, n := range broken {
-		if n > 0 {
-			f.h.used++
-		}
-		var b [4]byte
-		binary.BigEndian.PutUint32(b[:], uint32(n))
-		if _, err := f.f.WriteAt(b[:], x.slotAt(slot)); err != nil {
-			return err
-		}
-	}
+	f.h.used = used + found
 	return nil
 }
 
-// wholeOrUnknown follows a slot's chain from entry n, which lies behind the end, to one before it: -1 when an entry
-// on the way isn't one of this slot, which is how a lost page looks.
-func (x *index) wholeOrUnknown(f *indexFile, slot, n int) (int, error) {
-	if n < 0 {
-		return -1, nil
-	}
-	for n >= f.h.next {
-		e, err := x.entry(f, n)
-		if err != nil {
-			return 0, err
-		}
-		// A real entry behind the end lies behind it in the log, too.
-		if e.hash < 0 || x.slotOf(e.hash) != slot || e.prev < 0 || e.prev >= n || e.physical < f.h.endPhys || e.physical == 0 && e.hash == 0 {
-			return -1, nil
-		}
-		n = e.prev
-	}
-	return n, nil
-}
-
-// findEntries looks for the newest entry of each slot in want, from the end backwards.
-func (x *index) findEntries(f *indexFile, want map[int]bool, found map[int]int) error {
+// findEntries sets each lost slot to its newest entry, to 0 where it has none, and returns how many have one.
+func (x *index) findEntries(f *indexFile, lost []bool, n int) (found int, err error) {
 	const step = 1 << 14
 	buf := make([]byte, step*indexEntry)
-	for hi := f.h.next; hi > 1 && len(want) > 0; {
+	set := func(slot, entry int) error {
+		lost[slot] = false
+		n--
+		var b [4]byte
+		binary.BigEndian.PutUint32(b[:], uint32(entry))
+		_, err := f.f.WriteAt(b[:], x.slotAt(slot))
+		return err
+	}
+	for hi := f.h.next; hi > 1 && n > 0; {
 		lo := max(hi-step, 1)
 		b := buf[:(hi-lo)*indexEntry]
 		if err := readFull(f.f, b, x.entryAt(lo)); err != nil {
-			return err
+			return 0, err
 		}
-		for n := hi - 1; n >= lo; n-- {
-			e := decodeIndexRecord(b[(n-lo)*indexEntry:])
-			if slot := x.slotOf(max(e.hash, 0)); e.hash >= 0 && want[slot] {
-				found[slot] = n
-				delete(want, slot)
+		for i := hi - 1; i >= lo && n > 0; i-- {
+			hash := int32(binary.BigEndian.Uint32(b[(i-lo)*indexEntry:]))
+			if hash < 0 {
+				continue
+			}
+			if slot := x.slotOf(hash); lost[slot] {
+				found++
+				if err := set(slot, i); err != nil {
+					return 0, err
+				}
 			}
 		}
 		hi = lo
 	}
-	return nil
+	for slot := range lost {
+		if lost[slot] {
+			if err := set(slot, 0); err != nil {
+				return 0, err
+			}
+		}
+	}
+	return found, nil
 }
 
 // drop removes the i-th file. The caller holds writing and mu, or opens the store.
 func (x *index) drop(i int) error {
 	f := x.files[i]
 	x.files = append(x.files[:i], x.files[i+1:]...)
-	return errors.Join(f.f.Close(), x.fs.Remove(f.name))
+	return errors.Join(f.f.Close(), x.fs.Remove(f.name), x.fs.SyncDir(x.dir))
 }
 
-// dropAfter removes the files that end after ms: a crash of a Java broker may have left them half written.
+// dropAfter removes the files that are not full or end after ms: a crash of a Java broker may have left them half
+// written.
 func (x *index) dropAfter(ms int64) error {
-	for n := len(x.files); n > 0 && x.files[n-1].h.endTime > ms; n = len(x.files) {
+	for n := len(x.files); n > 0 && (x.files[n-1].h.endTime > ms || !x.full(x.files[n-1])); n = len(x.files) {
 		if err := x.drop(n - 1); err != nil {
 			return err
 		}

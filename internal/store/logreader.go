@@ -1,9 +1,11 @@
 package store
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"io"
+	"strings"
 
 	"github.com/apogeemq/apogee/internal/message"
 )
@@ -74,8 +76,57 @@ func (r *logReader) record(physical int64, m *message.Message, verify bool) (rec
 	if rec, err = r.bytes(at, int(h.Size)); err != nil {
 		return nil, 0, err
 	}
-	n, err = message.DecodeRecord(rec, m, verify)
+	if n, err = message.DecodeRecord(rec, m, verify); err == nil && verify && torn(m, at, rec) {
+		err = fmt.Errorf("%w: a part of it is zeros", message.ErrCorrupt)
+	}
 	return rec, n, err
+}
+
+// sector is the smallest unit in which a disk loses a write.
+const sector = 512
+
+// torn reports whether a record that decodes lost its end or a part behind its body. The record's CRC covers the body
+// only, and what a power cut takes reads as zeros: behind the log's end there is nothing else. So a topic has no zero
+// in it, properties don't end in one, and none of their sectors is all zeros. Append refuses properties that are.
+func torn(m *message.Message, at int64, rec []byte) bool {
+	if strings.IndexByte(m.Topic, 0) >= 0 || endsInZero(m.Properties) {
+		return true
+	}
+	from := at + int64(len(rec)-len(m.Properties))
+	for s := (from + sector - 1) / sector * sector; s+sector <= at+int64(len(rec)); s += sector {
+		if allZero(rec[s-at : s-at+sector]) {
+			return true
+		}
+	}
+	return false
+}
+
+func endsInZero(b []byte) bool { return len(b) > 0 && b[len(b)-1] == 0 }
+
+func allZero(b []byte) bool {
+	for _, c := range b {
+		if c != 0 {
+			return false
+		}
+	}
+	return true
+}
+
+// looksTorn reports whether recovery could take properties for torn ones, wherever they come to lie.
+func looksTorn(props []byte) bool {
+	if bytes.IndexByte(props, 0) < 0 {
+		return false
+	}
+	run := 0
+	for _, c := range props {
+		if run++; c != 0 {
+			run = 0
+		}
+		if run >= sector {
+			return true
+		}
+	}
+	return endsInZero(props)
 }
 
 // headerSize is enough of a record for message.DecodeHeader, with an IPv6 host.

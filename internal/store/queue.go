@@ -96,7 +96,7 @@ func (s *Store) queueFile(q *queue, start int64) string {
 
 // scanQueueFolders learns which topics have folders, so that asking for a queue that has none costs no system call.
 // It also looks at one file, since a wrong mappedFileSizeConsumeQueue is better met at the start than by a consumer.
-func (s *Store) scanQueueFolders() error {
+func (s *Store) scanQueueFolders(clean bool) error {
 	s.onDisk, s.batchTopics = map[string]map[int32]bool{}, map[string]bool{}
 	entries, err := s.fs.ReadDir(s.queueRoot())
 	if err != nil {
@@ -109,7 +109,7 @@ func (s *Store) scanQueueFolders() error {
 		}
 		s.onDisk[e.Name()] = nil
 		if !sampled {
-			if sampled, err = s.checkQueueFileSize(e.Name()); err != nil {
+			if sampled, err = s.checkQueueFileSize(e.Name(), clean); err != nil {
 				return err
 			}
 		}
@@ -125,7 +125,7 @@ func (s *Store) scanQueueFolders() error {
 }
 
 // checkQueueFileSize looks at one file of a topic's queues, if there is one.
-func (s *Store) checkQueueFileSize(topic string) (found bool, err error) {
+func (s *Store) checkQueueFileSize(topic string, clean bool) (found bool, err error) {
 	ids, err := s.fs.ReadDir(path.Join(s.queueRoot(), topic))
 	if err != nil || len(ids) == 0 {
 		return false, err
@@ -134,20 +134,39 @@ func (s *Store) checkQueueFileSize(topic string) (found bool, err error) {
 	if !ids[0].IsDir() {
 		return false, nil
 	}
-	starts, err := s.listQueueFiles(dir)
+	starts, short, err := s.listQueueFiles(dir)
+	if err == nil && len(short) > 0 && clean {
+		err = s.sizeError(dir, short[0])
+	}
 	return len(starts) > 0, err
 }
 
-// listQueueFiles returns the start offsets of a queue's files. One without a byte is none: its making was cut off.
-func (s *Store) listQueueFiles(dir string) ([]int64, error) {
+func (s *Store) sizeError(dir string, f queueFileSize) error {
+	return fmt.Errorf("consume queue %s: %s has %d bytes, mappedFileSizeConsumeQueue is %d: set it to the size this store was made with", dir, fileName(f.start), f.size, s.o.QueueSize)
+}
+
+// shortFiles says what loading a queue does with files that are too short.
+type shortFiles int
+
+const (
+	refuseShort shortFiles = iota
+	ignoreShort
+	removeShort
+)
+
+// queueFileSize is a consume-queue file that has not the configured size.
+type queueFileSize struct{ start, size int64 }
+
+// listQueueFiles returns the start offsets of a queue's files, and those that are too short: a crash cut off their
+// making. One without a byte is none.
+func (s *Store) listQueueFiles(dir string) (starts []int64, short []queueFileSize, err error) {
 	entries, err := s.fs.ReadDir(dir)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	var starts []int64
 	for _, e := range entries {
 		at, err := strconv.ParseInt(e.Name(), 10, 64)
-		if err != nil || len(e.Name()) != 20 || at%s.o.QueueSize != 0 {
+		if err != nil || len(e.Name()) != 20 {
 			continue
 		}
 		info, err := e.Info()
@@ -155,18 +174,20 @@ func (s *Store) listQueueFiles(dir string) ([]int64, error) {
 			continue
 		}
 		if err != nil {
-			return nil, err
+			return nil, nil, err
 		}
-		if info.Size() == 0 {
-			continue
+		switch f := (queueFileSize{at, info.Size()}); {
+		case f.size == 0:
+		case f.size > s.o.QueueSize || at%s.o.QueueSize != 0:
+			return nil, nil, s.sizeError(dir, f)
+		case f.size < s.o.QueueSize:
+			short = append(short, f)
+		default:
+			starts = append(starts, at)
 		}
-		if info.Size() != s.o.QueueSize {
-			return nil, fmt.Errorf("consume queue %s: %s has %d bytes, mappedFileSizeConsumeQueue is %d: set it to the size this store was made with", dir, e.Name(), info.Size(), s.o.QueueSize)
-		}
-		starts = append(starts, at)
 	}
 	slices.Sort(starts)
-	return starts, nil
+	return starts, short, nil
 }
 
 // queue returns a queue, loading it from its files when it is first asked for. With create it is made when it has
@@ -247,9 +268,20 @@ func (s *Store) loadQueue(q *queue) error {
 		return nil
 	}
 	dir := s.queueDir(q)
-	starts, err := s.listQueueFiles(dir)
+	starts, short, err := s.listQueueFiles(dir)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
+	}
+	for _, f := range short {
+		// Made after the checkpoint, so that all units in it are made again. Anything else is no work of a crash.
+		switch s.shortFiles {
+		case refuseShort:
+			return s.sizeError(dir, f)
+		case removeShort:
+			if err := s.removeQueueFile(q, f.start); err != nil {
+				return err
+			}
+		}
 	}
 	q.files, q.tailFrom = starts, 1<<58 // everything is in files while they are looked at
 	lo, hi, err := s.queueEnds(q)
@@ -487,7 +519,7 @@ func (s *Store) makeQueueFile(q *queue, start, at int64) error {
 	if err := errors.Join(err, f.Close()); err != nil {
 		return err
 	}
-	s.dirtyDirs[dir], s.dirtyDirs[path.Dir(dir)], s.dirtyDirs[s.queueRoot()] = true, true, true
+	s.namesChanged(q)
 	s.unsynced[queueFileKey{q, start}] = true
 	q.mu.Lock()
 	if i, there := slices.BinarySearch(q.files, start); !there {
@@ -495,6 +527,13 @@ func (s *Store) makeQueueFile(q *queue, start, at int64) error {
 	}
 	q.mu.Unlock()
 	return nil
+}
+
+// namesChanged notes that a queue's folder, and those above it, must be flushed. The caller holds flushMu, or opens
+// the store.
+func (s *Store) namesChanged(q *queue) {
+	dir := s.queueDir(q)
+	s.dirtyDirs[dir], s.dirtyDirs[path.Dir(dir)], s.dirtyDirs[s.queueRoot()] = true, true, true
 }
 
 // manyFiles is from how many files on flushing the whole file system is cheaper than flushing each.
@@ -539,10 +578,13 @@ func (s *Store) syncQueueFile(key queueFileKey) error {
 func (s *Store) cutQueue(q *queue, offset int64) error {
 	q.mu.Lock()
 	s.tailBytes.Add(-int64(len(q.tail)))
-	q.min, q.max, q.tailFrom, q.tail = min(q.min, offset), offset, offset, nil
+	q.max, q.tailFrom, q.tail = offset, offset, nil
 	q.next = offset
 	files := slices.Clone(q.files)
 	q.mu.Unlock()
+	if len(files) > 0 {
+		s.namesChanged(q) // a process that was killed may have made them without flushing the folder
+	}
 	at := offset * queueUnit
 	for _, start := range files {
 		switch {
@@ -565,6 +607,17 @@ func (s *Store) cutQueue(q *queue, offset int64) error {
 			s.unsynced[queueFileKey{q, start}] = true
 		}
 	}
+	// The beginning, too, was looked for among units of which some may be missing.
+	lo := offset
+	if len(files) > 0 {
+		var err error
+		if lo, err = s.firstUnit(q, min(files[0]/queueUnit, offset), offset, s.MinPhysical()); err != nil {
+			return err
+		}
+	}
+	q.mu.Lock()
+	q.min = lo
+	q.mu.Unlock()
 	return nil
 }
 
@@ -604,31 +657,40 @@ func (s *Store) removeQueueFile(q *queue, start int64) error {
 		q.files = slices.Delete(slices.Clone(q.files), i, i+1)
 	}
 	q.mu.Unlock()
-	s.dirtyDirs[s.queueDir(q)] = true
+	s.namesChanged(q)
 	return nil
 }
 
 // loadAllQueues loads every queue that has files.
-func (s *Store) loadAllQueues() {
+func (s *Store) loadAllQueues() error {
 	s.queueMu.RLock()
 	topics := make([]string, 0, len(s.onDisk))
 	for t := range s.onDisk {
 		topics = append(topics, t)
 	}
 	s.queueMu.RUnlock()
+	var errs []error
 	for _, t := range topics {
 		ids, err := s.fs.ReadDir(path.Join(s.queueRoot(), t))
-		if err != nil {
-			continue
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			errs = append(errs, err)
 		}
 		for _, d := range ids {
 			if id, err := strconv.ParseInt(d.Name(), 10, 32); err == nil {
 				if _, err := s.queue(t, int32(id), false); err != nil {
-					s.log.Error("consume queue: can't be loaded", "topic", t, "queueId", id, "error", err)
+					errs = append(errs, err)
 				}
 			}
 		}
 	}
+	return errors.Join(errs...)
+}
+
+// forgetQueues empties the table of queues, and what waits for their files. Only opening calls it.
+func (s *Store) forgetQueues() {
+	s.files.forgetAll()
+	s.queues, s.dirty = make(map[queueKey]*queue), nil
+	s.tailBytes.Store(0)
 }
 
 // allQueues returns the queues that were asked for or written to so far.

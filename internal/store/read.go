@@ -372,7 +372,9 @@ func (s *Store) record(physical int64) ([]byte, *segment, error) {
 
 // Queues calls f for every queue that has files or messages, in no order.
 func (s *Store) Queues(f func(topic string, queueID int32, lo, hi int64)) {
-	s.loadAllQueues()
+	if err := s.loadAllQueues(); err != nil {
+		s.complain("consume queue: can't be loaded", "", 0, 0, err)
+	}
 	for _, q := range s.allQueues() {
 		q.mu.RLock()
 		lo, hi := q.min, q.max

@@ -36,20 +36,22 @@ var errGap = errors.New("a consume queue has a gap")
 func (s *Store) recover(clean bool) error {
 	r := &recovery{s: s, clean: clean}
 	var found bool
-	r.own, found = s.readOwnCheckpoint()
-	r.java = s.readJavaCheckpoint()
+	var err error
+	if r.own, found, err = s.readOwnCheckpoint(); err != nil {
+		return err
+	}
+	if r.java, err = s.readJavaCheckpoint(); err != nil {
+		return err
+	}
 	if !s.o.IndexOff {
-		x, err := openIndex(s)
-		if err != nil {
+		if s.index, err = openIndex(s); err != nil {
 			return err
 		}
-		s.index = x
 	}
 	if len(s.segments) == 0 {
 		return r.emptyLog(found)
 	}
 	if found {
-		var err error
 		if r.verdict, err = s.judge(r.own); err != nil {
 			return err
 		}
@@ -63,7 +65,7 @@ func (s *Store) recover(clean bool) error {
 	if r.verdict == falseCheckpoint && r.end < r.own.physical {
 		return fmt.Errorf("%w: the log was durable up to %d and has whole records up to %d only; `apogee store check` shows what is damaged", ErrDamaged, r.own.physical, r.end)
 	}
-	if err := s.scanQueueFolders(); err != nil {
+	if err := s.scanQueueFolders(r.clean); err != nil {
 		return err
 	}
 	if err := r.askQueues(); err != nil {
@@ -105,7 +107,7 @@ func (r *recovery) emptyLog(found bool) error {
 	}
 	s.segEnd = s.o.SegmentSize
 	s.setPosition(position{last: -1})
-	return s.scanQueueFolders()
+	return s.scanQueueFolders(r.clean)
 }
 
 // choosePoint decides from where on the log is read.
@@ -223,14 +225,22 @@ func (r *recovery) askQueues() error {
 		return err
 	}
 	s.recovered = 1<<63 - 1
-	s.loadAllQueues()
-	defer func() { s.queues = make(map[queueKey]*queue) }()
+	if !r.clean {
+		s.shortFiles = ignoreShort
+	}
+	if err := s.loadAllQueues(); err != nil {
+		return err
+	}
+	defer s.forgetQueues()
 	for _, q := range s.allQueues() {
 		if q.max == 0 {
 			continue
 		}
 		u, err := s.readUnit(q, q.max-1)
-		if err == nil && u.size != preBlankSize && u.physical >= r.end {
+		if err != nil {
+			return err
+		}
+		if u.size != preBlankSize && u.physical >= r.end {
 			return fmt.Errorf("%w: no whole record at physical offset %d, yet topic %s queue %d has one at %d; `apogee store check` shows what is damaged", ErrDamaged, r.end, q.topic, q.id, u.physical)
 		}
 	}
@@ -246,15 +256,7 @@ func (r *recovery) behindEnd() (bool, error) {
 	defer g.unref()
 	lr := newLogReader(g, r.s.o.SegmentSize)
 	b, err := lr.bytes(r.end-g.base, int(min(1<<20, g.base+r.s.o.SegmentSize-r.end)))
-	if err != nil {
-		return false, err
-	}
-	for _, c := range b {
-		if c != 0 {
-			return true, nil
-		}
-	}
-	return false, nil
+	return err == nil && !allZero(b), err
 }
 
 // settleLog makes what was found the log: segments behind the end go, the rest of the last one becomes zeros, since
@@ -286,9 +288,11 @@ func (r *recovery) settleLog() error {
 	return nil
 }
 
+// rewriteBytes is how much of the log's end recovery writes again: more than what lies behind a checkpoint of ours.
+const rewriteBytes = 4 * checkpointBytes
+
 // makeDurable flushes the records that were read. They may be in the page cache only, and after a flush that failed
-// they may even seem flushed; so behind a checkpoint of ours, which is never far from the end, they are written
-// again first.
+// they may even seem flushed; so the last of them are written again first.
 func (r *recovery) makeDurable() error {
 	s := r.s
 	if r.clean {
@@ -300,7 +304,7 @@ func (r *recovery) makeDurable() error {
 		if lo >= hi {
 			continue
 		}
-		for at := lo; at < hi && r.verdict == soundCheckpoint; at += int64(len(buf)) {
+		for at := max(lo, r.end-rewriteBytes); at < hi; at += int64(len(buf)) {
 			b := buf[:min(int64(len(buf)), hi-at)]
 			if err := readFull(g.file, b, at-g.base); err != nil {
 				return fmt.Errorf("read %s: %w", g.name, err)
@@ -396,19 +400,25 @@ func (r *recovery) recordAt(at int64) (int64, bool, error) {
 func (r *recovery) derive() error {
 	s := r.s
 	s.scanAll = r.verdict != soundCheckpoint && !r.clean
+	if !r.clean {
+		s.shortFiles = removeShort
+	}
 	err := r.redispatch(false)
 	if errors.Is(err, errGap) {
 		s.log.Warn("recovery: consume queues miss older messages: they are built anew from the whole log", "reason", err)
-		s.queues = make(map[queueKey]*queue)
+		s.forgetQueues()
 		r.begin = s.segments[0].base
 		err = r.redispatch(true)
 	}
 	if err != nil {
 		return err
 	}
+	s.shortFiles = refuseShort
 	if s.scanAll {
 		// A crash of a Java broker may have left units of records that are gone in any queue.
-		s.loadAllQueues()
+		if err := s.loadAllQueues(); err != nil {
+			return err
+		}
 		s.scanAll = false
 	}
 	if r.verdict != soundCheckpoint {

@@ -44,7 +44,8 @@ func (s *Store) openSegment(base int64, flag int) (*segment, error) {
 			err = s.fs.SyncDir(s.o.LogDir)
 		}
 		if err != nil {
-			return nil, errors.Join(fmt.Errorf("commit log: create %s: %w", name, err), f.Close())
+			// Half made it must not stay: its size may not be what it seems.
+			return nil, errors.Join(fmt.Errorf("commit log: create %s: %w", name, err), f.Close(), s.fs.Remove(name))
 		}
 	}
 	m, err := f.Map(s.o.SegmentSize, false)

@@ -142,8 +142,9 @@ type Store struct {
 
 	index *index // nil: none is kept
 
-	recovered int64 // where recovery found the log's end; fixed after opening
-	scanAll   bool  // opening: look at each unit of a queue
+	recovered  int64      // where recovery found the log's end; fixed after opening
+	scanAll    bool       // opening: look at each unit of a queue
+	shortFiles shortFiles // opening: what a queue's file that is too short means
 
 	posMu      sync.Mutex
 	pos        position

@@ -516,8 +516,13 @@ func (h *memHandle) Zero(off, n int64) error {
 	return nil
 }
 
+// sync flushes. One that fails leaves the file as a kernel does: what it should have flushed is seen still, but counts
+// as flushed from then on, and a later flush that succeeds says nothing of it. Only writing it again helps.
 func (h *memHandle) sync(op string) error {
 	if err := h.m.check(op, h.name); err != nil {
+		h.f.mu.Lock()
+		h.f.ops = nil
+		h.f.mu.Unlock()
 		return err
 	}
 	h.f.flush()

@@ -242,8 +242,16 @@ func TestInjectedErrors(t *testing.T) {
 		t.Errorf("flush: %v", err)
 	}
 	m.FailWith(nil)
-	must(t, f.Datasync())
+	must(t, f.Datasync(), m.SyncDir("/"))
 	if got := contents(t, m, "/f"); string(got) != "ab" {
 		t.Errorf("%q", got)
+	}
+	if got := contents(t, m.Crash(nil), "/f"); len(got) != 0 {
+		t.Errorf("what a flush failed for came to the disk without being written again: %q", got)
+	}
+	_, err = f.WriteAt([]byte("ab"), 0)
+	must(t, err, f.Sync())
+	if got := contents(t, m.Crash(nil), "/f"); string(got) != "ab" {
+		t.Errorf("written again: %q", got)
 	}
 }
