@@ -3,6 +3,7 @@ package goclient
 import (
 	"context"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -217,3 +218,5 @@ func describe(in *inbox, want []string) string {
 	got := in.bodies()
 	return "got " + itoa(len(got)) + " messages, want " + itoa(len(want)) + ": " + "got " + join(short(got)) + ", want " + join(short(want))
 }
+
+func join(list []string) string { return "[" + strings.Join(list, " ") + "]" }

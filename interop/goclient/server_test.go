@@ -12,6 +12,7 @@ import (
 	"regexp"
 	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 	"time"
 
@@ -25,6 +26,9 @@ type server struct {
 	dir           string
 	settings      []string
 	processes     []*exec.Cmd // in the order in which they are to be stopped
+
+	mu   sync.Mutex
+	name string // of the broker, when it is known
 }
 
 const readyWithin = 20 * time.Second
@@ -217,15 +221,20 @@ func port(addr string) string {
 	return p
 }
 
-// brokerName asks the name server for the broker's name.
+// brokerName asks the name server for the broker's name, once.
 func (s *server) brokerName(c *testCase) string {
 	c.Helper()
-	queues, err := c.admin(s).FetchPublishMessageQueues(context.Background(), "TBW102")
-	c.must(err)
-	if len(queues) == 0 {
-		c.Fatalf("no broker is registered")
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.name == "" {
+		queues, err := c.admin(s).FetchPublishMessageQueues(context.Background(), "TBW102")
+		c.must(err)
+		if len(queues) == 0 {
+			c.Fatalf("no broker is registered")
+		}
+		s.name = queues[0].BrokerName
 	}
-	return queues[0].BrokerName
+	return s.name
 }
 
 // queue names a queue of a topic.

@@ -146,8 +146,9 @@ type testCase struct {
 	*testing.T
 	name string
 
-	mu   sync.Mutex
-	note string // why it was skipped or failed, or what it measured
+	mu     sync.Mutex
+	note   string // why it was skipped or failed, or what it measured
+	broken bool   // note says why it failed, and stays
 }
 
 // begin starts the case of that name, side by side with the others, and writes its line of the result file when it
@@ -159,6 +160,20 @@ func begin(t *testing.T, name string) *testCase {
 	began := time.Now()
 	t.Cleanup(func() { c.writeResult(time.Since(began)) })
 	return c
+}
+
+// sub runs a part of the case side by side with its other parts. What fails in it is noted in the case's line.
+func (c *testCase) sub(name string, f func(sub *testCase)) {
+	c.Run(name, func(t *testing.T) {
+		sub := &testCase{T: t, name: c.name}
+		t.Cleanup(func() {
+			if t.Failed() {
+				c.failed(name + ": " + sub.note)
+			}
+		})
+		t.Parallel()
+		f(sub)
+	})
 }
 
 func (c *testCase) writeResult(took time.Duration) {
@@ -200,14 +215,16 @@ func (c *testCase) writeResult(took time.Duration) {
 func (c *testCase) say(format string, args ...any) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.note = fmt.Sprintf(format, args...)
+	if !c.broken {
+		c.note = fmt.Sprintf(format, args...)
+	}
 }
 
 func (c *testCase) failed(what string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if !c.Failed() {
-		c.note = what
+	if !c.broken {
+		c.broken, c.note = true, what
 	}
 }
 
