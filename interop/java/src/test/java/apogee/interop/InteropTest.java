@@ -130,7 +130,7 @@ class InteropTest {
         assertEquals(0, r.getQueueOffset());
         List<MessageExt> got = new CopyOnWriteArrayList<>();
         DefaultMQPushConsumer c = collect(shared, name("G"), topic, "*", got);
-        eventually(30, "consumed", () -> got.size() == 1);
+        eventually(60, "consumed", () -> got.size() == 1);
         MessageExt x = got.get(0);
         assertEquals("body ☃ 订单", text(x));
         assertEquals("TagA", x.getTags());
@@ -175,7 +175,7 @@ class InteropTest {
         assertEquals(7, r.getOffsetMsgId().split(",").length);
         List<MessageExt> got = new CopyOnWriteArrayList<>();
         DefaultMQPushConsumer c = collect(shared, name("G"), topic, "*", got);
-        eventually(30, "23 messages", () -> got.size() >= 23);
+        eventually(60, "23 messages", () -> got.size() >= 23);
         Set<String> bodies = new HashSet<>();
         got.forEach(m -> bodies.add(text(m)));
         assertEquals(23, bodies.size());
@@ -227,7 +227,7 @@ class InteropTest {
         p.send(message(topic, "", body));
         List<MessageExt> got = new CopyOnWriteArrayList<>();
         DefaultMQPushConsumer c = collect(shared, name("G"), topic, "*", got);
-        eventually(30, "consumed", () -> got.size() == 1);
+        eventually(60, "consumed", () -> got.size() == 1);
         assertEquals(body, text(got.get(0)));
         assertTrue(got.get(0).getStoreSize() < 10_000, "stored compressed");
         c.shutdown();
@@ -244,7 +244,7 @@ class InteropTest {
         for (Map.Entry<String, Integer> e : Map.of("A || B", 3, "*", 5, "C", 1).entrySet()) {
             List<MessageExt> got = new CopyOnWriteArrayList<>();
             DefaultMQPushConsumer c = collect(shared, name("G"), topic, e.getKey(), got);
-            eventually(30, e.getValue() + " messages of " + e.getKey(), () -> got.size() == e.getValue());
+            eventually(60, e.getValue() + " messages of " + e.getKey(), () -> got.size() == e.getValue());
             c.shutdown();
         }
         p.shutdown();
@@ -300,7 +300,7 @@ class InteropTest {
         for (int i = 0; i < 10; i++) {
             p.send(message(topic, "", "b" + i));
         }
-        eventually(30, "both got all", () -> all.get(0).size() >= 11 && all.get(1).size() >= 11);
+        eventually(60, "both got all", () -> all.get(0).size() >= 11 && all.get(1).size() >= 11);
         cs.forEach(DefaultMQPushConsumer::shutdown);
         p.shutdown();
     }
@@ -390,14 +390,18 @@ class InteropTest {
         }
         List<MessageExt> first = new CopyOnWriteArrayList<>();
         DefaultMQPushConsumer c = collect(shared, group, topic, "*", first);
-        eventually(30, "10 messages", () -> first.size() == 10);
+        eventually(60, "10 messages", () -> first.size() == 10);
+        // A shutdown drops what the listener has not returned from: wait until the client counts all ten as done.
+        DefaultMQPushConsumer done = c;
+        eventually(60, "10 messages done", () -> done.getDefaultMQPushConsumerImpl().getOffsetStore().cloneOffsetTable(topic).values().stream()
+            .mapToLong(v -> ((Number) v).longValue()).sum() >= 10);
         c.shutdown();
         for (int i = 0; i < 10; i++) {
             p.send(message(topic, "", "after" + i));
         }
         List<MessageExt> second = new CopyOnWriteArrayList<>();
         c = collect(shared, group, topic, "*", second);
-        eventually(30, "10 more", () -> second.size() >= 10);
+        eventually(60, "10 more", () -> second.size() >= 10);
         second.forEach(m -> assertTrue(text(m).startsWith("after"), text(m)));
         c.shutdown();
         p.shutdown();
@@ -411,7 +415,7 @@ class InteropTest {
             List<MessageExt> got = new CopyOnWriteArrayList<>();
             p.send(message(topic, "", "before"));
             DefaultMQPushConsumer c = collect(s, name("G"), topic, "*", got);
-            eventually(30, "the first", () -> got.size() == 1);
+            eventually(60, "the first", () -> got.size() == 1);
             s.stop();
             s.start("--namesrv-port", Server.port(s.names), "--broker-port", Server.port(s.broker));
             eventually(60, "a send after the restart", () -> {
@@ -553,11 +557,11 @@ class InteropTest {
         p.send(message(topic, "", "one"));
         List<MessageExt> got = new CopyOnWriteArrayList<>();
         DefaultMQPushConsumer c = collect(shared, name("G"), topic, "*", got);
-        eventually(30, "one", () -> got.size() == 1);
+        eventually(60, "one", () -> got.size() == 1);
         c.suspend();
         c.resume();
         p.send(message(topic, "", "two"));
-        eventually(30, "two after resume", () -> got.size() == 2);
+        eventually(60, "two after resume", () -> got.size() == 2);
         c.unsubscribe(topic);
         c.shutdown();
         p.shutdown();
@@ -775,7 +779,7 @@ class InteropTest {
             eventually(90, "the other has the queues", () -> b.queues(from).containsAll(shares.get(0)));
             double took = (System.nanoTime() - began) / 1e9;
             int total = feed.stop();
-            eventually(30, "everything consumed", () -> {
+            eventually(60, "everything consumed", () -> {
                 Set<String> ends = new HashSet<>();
                 b.got.stream().map(l -> l.split(" ")).filter(f -> f[2].equals(String.valueOf(total - 1))).forEach(f -> ends.add(f[0]));
                 return ends.size() == 4;
