@@ -92,6 +92,7 @@ func TestGoodValues(t *testing.T) {
 		{"traceOn", "False", "false"}, // Boolean.parseBoolean knows no case
 		{"brokerName", "", ""},
 		{"brokerName", "broker.a-1", "broker.a-1"},
+		{"brokerName", "room1@broker", "room1@broker"}, // for sharing queues out by machine room
 		{"brokerIP1", "2001:db8::1", "2001:db8::1"},
 		{"namesrvAddr", "a:9876; 10.0.0.1:9876", "a:9876; 10.0.0.1:9876"},
 		{"namesrvAddr", "[::1]:9876", "[::1]:9876"},

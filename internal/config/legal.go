@@ -34,11 +34,12 @@ func isIP(v string) bool {
 
 func isHost(v string) bool { return v == "localhost" || isIP(v) }
 
-const wantServerName = "1 to 99 characters of A-Z a-z 0-9 . _ - % |, and not . or .."
+const wantServerName = "1 to 99 characters of A-Z a-z 0-9 . _ - % | @, and not . or .."
 
 // isServerName is the rule of brokerName and brokerClusterName. Both become names of topics, and so of folders, with
-// up to 28 characters in front (rmq_sys_SYNC_BROKER_MEMBER_). Java checks neither.
-func isServerName(v string) bool { return len(v) <= 99 && v != "." && v != ".." && onlyOf(v, "._-%|") }
+// up to 28 characters in front (rmq_sys_SYNC_BROKER_MEMBER_). Java checks neither. The strategy that shares queues
+// out by machine room wants names like room1@broker.
+func isServerName(v string) bool { return len(v) <= 99 && v != "." && v != ".." && onlyOf(v, "._-%|@") }
 
 func isTopicName(v string) bool { return len(v) <= 127 && onlyOf(v, "_-%|") }
 
