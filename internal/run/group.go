@@ -1,8 +1,7 @@
 // Package run starts goroutines that somebody owns.
 //
 // A Group is the one door through which a component starts its goroutines: it refuses once the component began to
-// stop, so that none can start behind the back of the one who waits. All runs the parts of a process side by side
-// until the first of them ends.
+// stop, so that none can start behind the back of the one who waits.
 //
 // It knows nothing of signals, logs or configuration.
 package run

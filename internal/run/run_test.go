@@ -4,8 +4,6 @@ import (
 	"context"
 	"errors"
 	"runtime"
-	"slices"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -130,77 +128,5 @@ func TestParentEndsTheContextButNotTheDoor(t *testing.T) {
 	}
 	if err := g.Close(context.Background()); err != nil {
 		t.Error(err)
-	}
-}
-
-// part is a Part that ends with err when it is interrupted, or when end is closed.
-func part(name string, end chan struct{}, err error, order *[]string) Part {
-	stop := make(chan struct{})
-	return Part{Name: name, Run: func() error {
-		select {
-		case <-stop:
-		case <-end:
-		}
-		return err
-	}, Interrupt: func(error) {
-		*order = append(*order, name)
-		close(stop)
-	}}
-}
-
-func TestAll(t *testing.T) {
-	boom, also := errors.New("boom"), errors.New("also")
-	open, done := make(chan struct{}), make(chan struct{})
-	close(done)
-	ended, cancel := context.WithCancel(context.Background())
-	cancel()
-	for _, c := range []struct {
-		name string
-		ctx  context.Context
-		ends []chan struct{}
-		errs []error
-		want string
-	}{
-		{"none", context.Background(), nil, nil, ""},
-		{"one ends well", context.Background(), []chan struct{}{open, done}, []error{nil, nil}, ""},
-		{"one fails", context.Background(), []chan struct{}{done, open}, []error{boom, nil}, "a: boom"},
-		{"one fails, the others too", context.Background(), []chan struct{}{open, done}, []error{also, boom}, "b: boom|a: also"},
-		{"stopped", ended, []chan struct{}{open, open}, []error{nil, nil}, ""},
-		{"stopped, with errors that say so", ended, []chan struct{}{open, open}, []error{context.Canceled, nil}, ""},
-		{"stopped, and one fails", ended, []chan struct{}{open, open}, []error{nil, boom}, "b: boom"},
-	} {
-		t.Run(c.name, func(t *testing.T) {
-			var order, want []string
-			var parts []Part
-			for i := range c.ends {
-				name := string(rune('a' + i))
-				parts = append(parts, part(name, c.ends[i], c.errs[i], &order))
-				want = slices.Insert(want, 0, name)
-			}
-			got := ""
-			if err := All(c.ctx, parts...); err != nil {
-				got = strings.ReplaceAll(err.Error(), "\n", "|")
-			}
-			if got != c.want {
-				t.Errorf("got %q, want %q", got, c.want)
-			}
-			if !slices.Equal(order, want) {
-				t.Errorf("interrupted in the order %v, want %v", order, want)
-			}
-		})
-	}
-}
-
-func TestAllTellsTheCause(t *testing.T) {
-	why := errors.New("the operator asked")
-	ctx, cancel := context.WithCancelCause(context.Background())
-	cancel(why)
-	stop := make(chan struct{})
-	var got error
-	if err := All(ctx, Part{Name: "a", Run: func() error { <-stop; return nil }, Interrupt: func(cause error) { got = cause; close(stop) }}); err != nil {
-		t.Error(err)
-	}
-	if !errors.Is(got, why) {
-		t.Errorf("cause %v", got)
 	}
 }

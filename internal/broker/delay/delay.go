@@ -183,7 +183,7 @@ func (s *Scheduler) round(ctx context.Context) time.Duration {
 	return next
 }
 
-// Due returns how long until an entry is due, 0 for now. An entry that would wait longer than its level's delay
+// Due returns how long until an entry is due, 0 when it is already. An entry that would wait longer than its level's delay
 // (the levels were changed, or the clock went back) is due now.
 func Due(deliverAt int64, delay time.Duration, now time.Time) time.Duration {
 	left := time.Duration(deliverAt-now.UnixMilli()) * time.Millisecond
