@@ -26,6 +26,21 @@ type pair struct {
 	queues int
 }
 
+// explain logs what the members did around a moment when the case fails.
+func (p *pair) explain(since time.Time) {
+	p.c.Cleanup(func() {
+		if !p.c.Failed() {
+			return
+		}
+		for _, m := range []*process{p.a, p.b} {
+			for _, what := range []string{evBalance, evGot} {
+				list := m.all(what, since)
+				p.c.Logf("member %s: %d events %q, the first ones: %+v", m.name, len(list), what, list[:min(len(list), 8)])
+			}
+		}
+	})
+}
+
 func (c *testCase) startPair(s *server, k childSpec) *pair {
 	c.Helper()
 	p := &pair{c: c, s: s, queues: 4}
@@ -166,14 +181,20 @@ func TestTakeoverClean(t *testing.T) {
 	p.finish(soon)
 }
 
+// comesBack is how often the members of TestConnectionReset renew their locks. With the client's default of 20 s, the
+// first that a broker hears of a client whose connections were cut is its next commit, up to 5 s later, 10 s after its
+// start: its parked pulls aren't told that their connection is gone, and wait for their time-out.
+const comesBack = 2 * time.Second
+
 // All connections of both members are cut under them: neither sees a change of the group, and order is kept.
 func TestConnectionReset(t *testing.T) {
 	c := begin(t, "connection-reset")
 	c.apogeeOnly("the Java broker takes a cut connection for the end of the member")
 	s := c.ownServer("brokerIP1=127.0.0.2")
 	proxy := c.startProxy("127.0.0.2:"+port(s.broker), s.broker)
-	p := c.startPair(s, childSpec{})
+	p := c.startPair(s, childSpec{LockInterval: comesBack})
 	cut := time.Now()
+	p.explain(cut)
 	if n := proxy.reset(); n < 4 {
 		c.Fatalf("%d ends of connections were cut: the members aren't behind the proxy", n)
 	}
@@ -204,7 +225,7 @@ func TestConnectionReset(t *testing.T) {
 			c.Errorf("member %s got messages of the queues %v, its own are %v", m.name, got, want)
 		}
 	}
-	c.say("all queues went on within %.1f s; a pull that was parked when the connection was cut waits for its time-out of 30 s in the client", slowest.Seconds())
+	c.say("locks renewed every 2 s (by default the client is heard of again only after up to 5 s); all queues went on within %.1f s: in the client, a pull that was parked when its connection was cut waits for its time-out of 30 s", slowest.Seconds())
 }
 
 // feed sends numbered messages to every queue of a topic until it is stopped.

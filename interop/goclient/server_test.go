@@ -31,7 +31,10 @@ type server struct {
 	name string // of the broker, when it is known
 }
 
-const readyWithin = 20 * time.Second
+const (
+	readyWithin     = 20 * time.Second
+	javaReadyWithin = 120 * time.Second // several JVMs start side by side
+)
 
 // startServer starts a server on free ports with its data under dir. settings are key=value.
 func startServer(dir string, settings []string) (*server, error) {
@@ -161,7 +164,7 @@ func (s *server) startJava() error {
 		s.stop()
 		return err
 	}
-	deadline := time.Now().Add(3 * readyWithin)
+	deadline := time.Now().Add(javaReadyWithin)
 	for !s.registered() {
 		if time.Now().After(deadline) {
 			s.stop()

@@ -35,13 +35,15 @@ func TestStartLast(t *testing.T) {
 	p := c.producer(s)
 	c.sendBodies(p, topic, numbered("old", 20)...)
 	c.push(s, push{group: group, topic: topic, handle: in.take(""), opts: []consumer.Option{consumer.WithConsumeFromWhere(consumer.ConsumeFromLastOffset)}})
-	// It has begun when a message gets through to it.
-	sent := 0
-	c.eventually(soon, "the first new message", func() bool {
+	// It has begun with a queue when a message of that queue gets through to it.
+	begun := map[int]bool{}
+	c.eventually(soon, "it begins with all queues", func() bool {
 		c.sendBodies(p, topic, numbered("probe", 4)...)
-		sent += 4
 		<-time.After(50 * time.Millisecond)
-		return in.count() > 0
+		for _, m := range in.all() {
+			begun[m.Queue.QueueId] = true
+		}
+		return len(begun) == 4
 	})
 	fresh := numbered("new", 20)
 	c.sendBodies(p, topic, fresh...)
