@@ -10,11 +10,16 @@ import (
 // of time: an opening after a crash reads no more than that.
 const checkpointBytes = 64 << 20
 
-// maintain is the store's background: it flushes the log in unflushed mode, writes the consume queues' units and the
-// index's keys, makes the next segment, and writes the checkpoint. On an idle store it does nothing but look.
+// look is how often the background looks whether there is something to do.
+const look = time.Second
+
+// maintain is the store's background: it flushes the log in unflushed mode, makes the next segment, and writes the
+// checkpoint. The units of consume queues and the keys of the index are written with the checkpoint, or when many
+// wait: what is in their files before the checkpoint says so helps no recovery. On an idle store it does nothing but
+// look.
 func (s *Store) maintain() {
-	queues := time.NewTicker(s.o.QueueFlushInterval)
-	defer queues.Stop()
+	tick := time.NewTicker(look)
+	defer tick.Stop()
 	check := time.NewTicker(s.o.CheckpointInterval)
 	defer check.Stop()
 	var flush <-chan time.Time
@@ -30,9 +35,8 @@ func (s *Store) maintain() {
 			return
 		case <-flush:
 			err = s.flushLog(s.dispatched.Load())
-		case <-queues.C:
-			err = errors.Join(s.writeDerived(), s.makeNextSegment())
-			if err == nil && s.dispatched.Load()-s.checkpointed.Load() >= checkpointBytes {
+		case <-tick.C:
+			if err = s.makeNextSegment(); err == nil && s.dispatched.Load()-s.checkpointed.Load() >= checkpointBytes {
 				err = s.checkpoint()
 			}
 		case <-s.hurry:

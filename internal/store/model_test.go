@@ -134,7 +134,7 @@ func (w *world) options() Options {
 	if os.Getenv("APOGEE_TRACE") != "" {
 		o.Logger = slog.New(slog.NewTextHandler(w.t.Output(), nil))
 	}
-	o.FlushInterval, o.CheckpointInterval, o.QueueFlushInterval = time.Hour, time.Hour, time.Hour
+	o.FlushInterval, o.CheckpointInterval = time.Hour, time.Hour
 	return o
 }
 
@@ -176,7 +176,7 @@ func (w *world) someQueue() queueKey {
 func (w *world) message(key queueKey) (message.Message, *sent) {
 	w.clock.Add(int64(w.rnd.IntN(3)) * int64(w.rnd.IntN(2000)))
 	w.n++
-	m := &sent{key: key, body: fmt.Sprintf("%06d%s", w.n, strings.Repeat("z", w.rnd.IntN(300))), word: fmt.Sprintf("k%d", w.rnd.IntN(20))}
+	m := &sent{key: key, body: fmt.Sprintf("%06d%s", w.n, strings.Repeat("z", 100*w.rnd.IntN(4))), word: fmt.Sprintf("k%d", w.rnd.IntN(20))}
 	props := message.AppendProperty(nil, message.PropertyTags, "t"+strconv.Itoa(w.n%3))
 	props = message.AppendProperty(props, message.PropertyKeys, m.word+" all")
 	props = message.AppendProperty(props, message.PropertyUniqueKey, "U"+strconv.Itoa(w.n))

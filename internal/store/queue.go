@@ -34,9 +34,9 @@ const (
 	maxTailBytes = 64 << 20
 )
 
-// queue is one consume queue. Its newest units wait in memory (tail). The store's background writes them about once a
-// second, and only those whose records are durable: on the disk no unit is ahead of the log. What a crash takes of
-// them is made again from the log. A queue costs no open file, timer or goroutine.
+// queue is one consume queue. Its newest units wait in memory (tail). The store's background writes them with the
+// checkpoint or when many wait, and only those whose records are durable: on the disk no unit is ahead of the log.
+// What a crash takes of them is made again from the log. A queue costs no open file, timer or goroutine.
 type queue struct {
 	topic string
 	id    int32

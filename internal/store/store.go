@@ -57,15 +57,17 @@ type Options struct {
 	// DelayLevels are the delays of SCHEDULE_TOPIC_XXXX: a queue entry of that topic holds the time of delivery.
 	DelayLevels []time.Duration
 
-	MemoryBytes        int64 // the machine's; with InMemoryRatio decides what counts as in memory. Default 8 GiB
-	InMemoryRatio      int   // accessMessageInMemoryMaxRatio, percent; < 0: nothing is in memory. Default 40
-	MaxCountInMemory   int   // maxTransferCountOnMessageInMemory; default 32
-	MaxBytesInMemory   int   // maxTransferBytesOnMessageInMemory; default 256 KiB
-	MaxCountOnDisk     int   // maxTransferCountOnMessageInDisk; default 8
-	MaxBytesOnDisk     int   // maxTransferBytesOnMessageInDisk; default 64 KiB
-	MaxOpenQueueFiles  int   // default 512
+	MemoryBytes       int64 // the machine's; with InMemoryRatio decides what counts as in memory. Default 8 GiB
+	InMemoryRatio     int   // accessMessageInMemoryMaxRatio, percent; < 0: nothing is in memory. Default 40
+	MaxCountInMemory  int   // maxTransferCountOnMessageInMemory; default 32
+	MaxBytesInMemory  int   // maxTransferBytesOnMessageInMemory; default 256 KiB
+	MaxCountOnDisk    int   // maxTransferCountOnMessageInDisk; default 8
+	MaxBytesOnDisk    int   // maxTransferBytesOnMessageInDisk; default 64 KiB
+	MaxOpenQueueFiles int   // default 512
+
+	// CheckpointInterval is how often consume queues, index and checkpoint are written while messages arrive; an
+	// opening after a crash reads what arrived since. Default 10 s, and after 64 MiB at the latest.
 	CheckpointInterval time.Duration
-	QueueFlushInterval time.Duration
 
 	Listener Listener // may be nil
 }
@@ -237,7 +239,6 @@ func (o *Options) setDefaults() {
 	defInt(&o.MaxOpenQueueFiles, 512)
 	defDur(&o.FlushInterval, 500*time.Millisecond)
 	defDur(&o.CheckpointInterval, 10*time.Second)
-	defDur(&o.QueueFlushInterval, time.Second)
 }
 
 // Open locks the folder, loads and recovers what is in it, and starts the store.

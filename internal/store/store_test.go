@@ -131,7 +131,7 @@ func compareGolden(t *testing.T, s *Store, want goldenManifest) {
 // smallOptions make every boundary near.
 func smallOptions(fs vfs.FS) Options {
 	return Options{Dir: "/store", FS: fs, SegmentSize: 4096, QueueSize: 20 * 8, IndexSlots: 16, IndexSize: 64, MaxOpenQueueFiles: 4,
-		CheckpointInterval: time.Hour, QueueFlushInterval: time.Hour}
+		CheckpointInterval: time.Hour}
 }
 
 func put(t *testing.T, s *Store, topic string, queue int32, body string) Result {
@@ -575,33 +575,5 @@ func TestConcurrentAppends(t *testing.T) {
 	}
 	if total != 4000 {
 		t.Errorf("%d messages", total)
-	}
-}
-
-func BenchmarkAppend(b *testing.B) {
-	for _, mode := range []FlushMode{AsyncFlush, SyncFlush} {
-		b.Run(mode.String(), func(b *testing.B) {
-			s, err := Open(Options{Dir: b.TempDir(), Flush: mode})
-			if err != nil {
-				b.Fatal(err)
-			}
-			defer s.Close()
-			m := message.Message{Topic: "bench", Body: make([]byte, 1024), Properties: []byte("UNIQ_KEY\x010123456789ABCDEF0123456789ABCDEF\x02WAIT\x01true\x02")}
-			b.ReportAllocs()
-			b.RunParallel(func(pb *testing.PB) {
-				w := make(chanWaiter, 64)
-				waiting := 0
-				for pb.Next() {
-					s.Append(&m, w)
-					if waiting++; waiting == 64 {
-						<-w
-						waiting--
-					}
-				}
-				for ; waiting > 0; waiting-- {
-					<-w
-				}
-			})
-		})
 	}
 }
