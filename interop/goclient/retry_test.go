@@ -48,9 +48,12 @@ func (a *attempts) of(body string) []attempt {
 	return slices.Clone(a.list[body])
 }
 
+const javaRetry = "under the Java name server the route of a new group's retry topic is missing at the client's first look, and it looks again after 30 s"
+
 // The real ladder's first step, for a group that nobody knew before.
 func TestRetryFirst10s(t *testing.T) {
 	c := begin(t, "retry-first-10s")
+	c.apogeeOnly(javaRetry)
 	s := c.server()
 	topic := c.unique("topic")
 	m := message(topic, "again")
@@ -80,6 +83,7 @@ func TestRetryFirst10s(t *testing.T) {
 // A shortened ladder: the steps are levels 3, 4, 5 …
 func TestRetryLadder(t *testing.T) {
 	c := begin(t, "retry-ladder")
+	c.apogeeOnly(javaRetry)
 	s := c.server("messageDelayLevel=1s 4s 1s 2s 3s 1s")
 	topic := c.unique("topic")
 	p := c.producer(s)

@@ -159,7 +159,8 @@ func (s *server) startJava() error {
 	if err := start("namesrv", port(s.names)); err != nil {
 		return err
 	}
-	args := append([]string{"broker", filepath.Join(s.dir, "data"), port(s.broker), s.names}, s.settings...)
+	// A cold broker that shares its processors with the suite would refuse what waited longer than 200 ms.
+	args := append([]string{"broker", filepath.Join(s.dir, "data"), port(s.broker), s.names, "brokerFastFailureEnable=false"}, s.settings...)
 	if err := start(args...); err != nil {
 		s.stop()
 		return err

@@ -15,6 +15,8 @@ import (
 // whatever it asks for.
 const noYoung = "accessMessageInMemoryMaxRatio=0"
 
+const javaYoung = "the Java broker asks the page cache instead of the setting, so that a topic is always young in a test"
+
 func TestStartFirst(t *testing.T) {
 	c := begin(t, "start-first")
 	s := c.server(noYoung)
@@ -30,6 +32,7 @@ func TestStartFirst(t *testing.T) {
 
 func TestStartLast(t *testing.T) {
 	c := begin(t, "start-last")
+	c.apogeeOnly(javaYoung)
 	s := c.server(noYoung)
 	topic, group, in := c.topic(s, 4), c.unique("group"), &inbox{}
 	p := c.producer(s)
@@ -74,6 +77,7 @@ func TestStartLastYoung(t *testing.T) {
 // The client takes its time stamp, seconds in local time by default, for UTC; here it is given in UTC.
 func TestStartTimestamp(t *testing.T) {
 	c := begin(t, "start-timestamp")
+	c.apogeeOnly(javaYoung)
 	s := c.server(noYoung)
 	topic, in := c.topic(s, 4), &inbox{}
 	p := c.producer(s)

@@ -29,8 +29,12 @@ const (
 	envOffsets = "rocketmq.client.localOffsetStoreDir"
 )
 
-// atOnce is how many cases run side by side: nearly all of them wait nearly all of the time.
-const atOnce = "48"
+// How many cases run side by side: nearly all of them wait nearly all of the time. The Java servers, cold as they
+// are, get fewer.
+const (
+	atOnce     = "48"
+	atOnceJava = "4"
+)
 
 func TestMain(m *testing.M) {
 	rlog.SetLogLevel("fatal")
@@ -62,12 +66,16 @@ func firstStage() error {
 
 func run(m *testing.M, folder string) int {
 	defer os.RemoveAll(folder)
-	if err := flag.Set("test.parallel", atOnce); err != nil {
+	suite.folder = folder
+	suite.java = os.Getenv(envServer) == "java"
+	parallel := atOnce
+	if suite.java {
+		parallel = atOnceJava
+	}
+	if err := flag.Set("test.parallel", parallel); err != nil {
 		fmt.Println(err)
 		return 1
 	}
-	suite.folder = folder
-	suite.java = os.Getenv(envServer) == "java"
 	if err := suite.prepare(); err != nil {
 		fmt.Println(err)
 		return 1
