@@ -715,6 +715,12 @@ func (s *Store) DeleteTopic(topic string) error {
 	}
 	s.flushMu.Lock()
 	defer s.flushMu.Unlock()
+	s.mu.Lock()
+	state := s.state
+	s.mu.Unlock()
+	if state != nil {
+		return fmt.Errorf("delete topic %s: %w", topic, state)
+	}
 	var list []*queue
 	s.queueMu.Lock()
 	for key, q := range s.queues {

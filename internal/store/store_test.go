@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"os"
 	"path"
 	"path/filepath"
@@ -255,99 +254,6 @@ func TestBatch(t *testing.T) {
 	}
 	if got := read(t, s, "B", 1); len(got) != 50 {
 		t.Errorf("%d messages", len(got))
-	}
-}
-
-// TestCrashes runs random appends against a plain model, crashing at random moments: in flushed mode everything
-// that was acknowledged is there afterwards, in order, and nothing that was never sent.
-func TestCrashes(t *testing.T) {
-	for _, c := range []struct {
-		name string
-		tune func(*Options)
-	}{
-		{"small files", func(*Options) {}},
-		{"no index", func(o *Options) { o.IndexOff = true }},
-		{"larger files", func(o *Options) { o.SegmentSize, o.QueueSize = 64<<10, 20*100 }},
-	} {
-		t.Run(c.name, func(t *testing.T) {
-			seed := uint64(time.Now().UnixNano())
-			if v := os.Getenv("APOGEE_SEED"); v != "" {
-				seed, _ = strconv.ParseUint(v, 10, 64)
-			}
-			t.Logf("seed %d: APOGEE_SEED repeats it", seed)
-			rnd := rand.New(rand.NewPCG(seed, 1))
-			fs := vfs.NewMem()
-			model := map[queueKey][]string{} // acknowledged
-			n := 0
-			for round := range 40 {
-				o := smallOptions(fs)
-				c.tune(&o)
-				s, err := Open(o)
-				if err != nil {
-					t.Fatalf("round %d: %v", round, err)
-				}
-				checkModel(t, s, model, round)
-				for range rnd.IntN(60) {
-					key := queueKey{fmt.Sprintf("T%d", rnd.IntN(3)), int32(rnd.IntN(2))}
-					body := fmt.Sprintf("%06d%s", n, strings.Repeat("z", rnd.IntN(300)))
-					n++
-					put(t, s, key.topic, key.id, body)
-					model[key] = append(model[key], body)
-					if rnd.IntN(25) == 0 {
-						if err := s.checkpoint(); err != nil {
-							t.Fatal(err)
-						}
-					}
-				}
-				// Some that nobody waited for: they may be there afterwards or not.
-				lost := map[queueKey][]string{}
-				for range rnd.IntN(4) {
-					key := queueKey{fmt.Sprintf("T%d", rnd.IntN(3)), int32(rnd.IntN(2))}
-					body := fmt.Sprintf("%06d", n)
-					n++
-					m := message.Message{Topic: key.topic, QueueID: key.id, Body: []byte(body)}
-					s.Append(&m, make(chanWaiter, 1))
-					lost[key] = append(lost[key], body)
-				}
-				var next *vfs.Mem
-				if rnd.IntN(5) > 0 {
-					next = fs.Crash(func(name string, size int) int { return rnd.IntN(size + 1) })
-				}
-				if err := s.Close(); err != nil {
-					t.Fatal(err)
-				}
-				if next == nil {
-					next = fs.Crash(nil) // after a clean stop a power cut takes nothing
-				}
-				fs = next
-				reopened, err := Open(func() Options { o := smallOptions(fs.Crash(nil)); c.tune(&o); return o }())
-				if err != nil {
-					t.Fatalf("round %d: %v", round, err)
-				}
-				for key, bodies := range lost { // what survived of them becomes part of the model
-					got := read(t, reopened, key.topic, key.id)
-					if extra := len(got) - len(model[key]); extra > 0 && extra <= len(bodies) {
-						model[key] = append(model[key], bodies[:extra]...)
-					}
-				}
-				if err := reopened.Close(); err != nil {
-					t.Fatal(err)
-				}
-			}
-			if n < 300 {
-				t.Fatalf("only %d messages", n)
-			}
-		})
-	}
-}
-
-func checkModel(t *testing.T, s *Store, model map[queueKey][]string, round int) {
-	t.Helper()
-	for key, want := range model {
-		got := read(t, s, key.topic, key.id)
-		if fmt.Sprint(got) != fmt.Sprint(want) {
-			t.Fatalf("round %d, %v: %d messages, want %d\n got %.300v\nwant %.300v", round, key, len(got), len(want), got, want)
-		}
 	}
 }
 
