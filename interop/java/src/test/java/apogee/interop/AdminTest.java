@@ -33,6 +33,15 @@ class AdminTest {
             String classPath = own + ":" + Files.readString(Server.target().resolve("mqadmin.classpath")).strip();
             tools = new Child("mqadmin", classPath, List.of("-Drocketmq.home.dir=" + Server.target()), MqAdminMain.class);
         }
+        String out = once(args);
+        for (int more = 2; more > 0 && out.contains("RemotingTimeoutException"); more--) {
+            out = once(args); // its own 5 s are little while the machine is busy
+        }
+        assertFalse(out.contains("Exception"), "mqadmin " + List.of(args) + " said " + out);
+        return out;
+    }
+
+    private static String once(String... args) throws Exception {
         int from = tools.lines().size();
         tools.write(String.join("\t", args) + "\t-n\t" + Scope.server().namesrv());
         Await.until(60, () -> "mqadmin " + List.of(args) + " ends; it said " + tail(from), () -> {
@@ -41,9 +50,7 @@ class AdminTest {
             }
             return tools.lines().subList(from, tools.lines().size()).contains(MqAdminMain.END);
         });
-        String out = tail(from).replace(MqAdminMain.END, "").strip();
-        assertFalse(out.contains("Exception"), "mqadmin " + List.of(args) + " said " + out);
-        return out;
+        return tail(from).replace(MqAdminMain.END, "").strip();
     }
 
     private static String tail(int from) {

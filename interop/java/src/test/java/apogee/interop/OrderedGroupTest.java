@@ -230,6 +230,22 @@ class OrderedGroupTest {
             }
         }
 
+        /** What b did after the moment, for the message of a failure: its assignments and its first message of each queue. */
+        String storyOfB(Set<Integer> queues, long millis) {
+            StringBuilder out = new StringBuilder();
+            for (String l : b.child.lines()) {
+                String[] f = l.split(" ");
+                if (f[0].equals("queues") && Long.parseLong(f[1]) >= millis) {
+                    out.append(" at ").append(Long.parseLong(f[1]) - millis).append(" ms it had ").append(f.length > 2 ? f[2] : "nothing").append(',');
+                }
+            }
+            for (int q : queues) {
+                b.got().stream().filter(g -> g.queue == q && g.millis > millis).findFirst()
+                    .ifPresent(g -> out.append(" queue ").append(q).append(" began at ").append(g.millis - millis).append(" ms"));
+            }
+            return out.toString();
+        }
+
         /** Waits until b has consumed something new from each of the queues after the moment; milliseconds until the slowest. */
         long takenOver(Set<Integer> queues, long millis) throws Exception {
             Await.until(90, () -> "the other has queues " + queues + "; it has " + b.assignments(), () -> b.consumedSince(millis).containsAll(queues));
@@ -251,7 +267,7 @@ class OrderedGroupTest {
         long took = g.takenOver(queues, began);
         t.note("%.2f s after SIGKILL the other had consumed from both queues", took / 1e3);
         g.finish();
-        assertTrue(took <= 6_000, "takeover took " + took + " ms");
+        assertTrue(took <= 6_000, "takeover took " + took + " ms:" + g.storyOfB(queues, began));
     }
 
     @Case("takeover-clean")
@@ -266,7 +282,7 @@ class OrderedGroupTest {
         t.note("%.2f s after the beginning of the shutdown the other had consumed from both queues; the shutdown took %.2f s", took / 1e3,
             (g.a.at("stopped") - began) / 1e3);
         g.finish();
-        assertTrue(took <= 1_000, "takeover took " + took + " ms");
+        assertTrue(took <= 1_000, "takeover took " + took + " ms:" + g.storyOfB(queues, began));
     }
 
     /** A device between client and server resets the connections of a live owner: nobody may notice but by a pause. */

@@ -13,6 +13,8 @@ import java.util.Map;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.atomic.AtomicInteger;
 import java.util.stream.Stream;
+import org.apache.rocketmq.client.exception.MQClientException;
+import org.apache.rocketmq.client.producer.DefaultMQProducer;
 
 /**
  * A name server and a broker of the test's own, on free ports and a fresh folder: one apogee process, or two Java
@@ -20,6 +22,7 @@ import java.util.stream.Stream;
  */
 final class Server implements AutoCloseable {
     private static final int READY_SECONDS = 60;
+    private static final int JAVA_READY_SECONDS = 150;
     private static final AtomicInteger COUNT = new AtomicInteger();
 
     private final List<String> settings;
@@ -135,6 +138,26 @@ final class Server implements AutoCloseable {
         run(cmd, "boot success", env);
         namesrv = "127.0.0.1:" + np;
         broker = "127.0.0.1:" + bp;
+        awaitRoute();
+    }
+
+    /** Java's broker says that it is up before the name server knows it. */
+    private void awaitRoute() throws Exception {
+        DefaultMQProducer p = new DefaultMQProducer("P_ready_" + port(namesrv));
+        p.setNamesrvAddr(namesrv);
+        p.setInstanceName("ready" + namesrv);
+        p.start();
+        try {
+            Await.until(JAVA_READY_SECONDS, "the broker is registered", () -> {
+                try {
+                    return !p.fetchPublishMessageQueues("TBW102").isEmpty();
+                } catch (MQClientException e) {
+                    return false;
+                }
+            });
+        } finally {
+            p.shutdown();
+        }
     }
 
     /** A port p of the loopback such that p plus each offset is free: a broker's VIP listener is at -2, its replication at +1. */
@@ -163,6 +186,7 @@ final class Server implements AutoCloseable {
 
     /** Starts a process and waits for a line with the text; what it prints goes to the log file. */
     private String run(List<String> cmd, String text, Map<String, String> env) throws Exception {
+        int limit = isJava() ? JAVA_READY_SECONDS : READY_SECONDS;
         long skip = Files.exists(log) ? Files.size(log) : 0;
         ProcessBuilder b = new ProcessBuilder(cmd).redirectErrorStream(true).redirectOutput(ProcessBuilder.Redirect.appendTo(log.toFile()));
         b.environment().putAll(env);
@@ -170,7 +194,7 @@ final class Server implements AutoCloseable {
         synchronized (running) {
             running.add(p);
         }
-        long deadline = System.nanoTime() + TimeUnit.SECONDS.toNanos(READY_SECONDS);
+        long deadline = System.nanoTime() + TimeUnit.SECONDS.toNanos(limit);
         while (System.nanoTime() < deadline) {
             String out = new String(Files.readAllBytes(log), java.nio.charset.StandardCharsets.UTF_8);
             for (String line : out.substring((int) Math.min(skip, out.length())).split("\n")) {
@@ -183,7 +207,7 @@ final class Server implements AutoCloseable {
             }
             TimeUnit.MILLISECONDS.sleep(20);
         }
-        throw new IllegalStateException(cmd + " not ready within " + READY_SECONDS + " s, see " + log);
+        throw new IllegalStateException(cmd + " not ready within " + limit + " s, see " + log);
     }
 
     /** A clean stop and a start with the same folder, ports and settings. */
