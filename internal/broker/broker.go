@@ -213,9 +213,7 @@ func (b *Broker) Close(ctx context.Context) error {
 		b.main.StopAccepting()
 		b.fast.StopAccepting()
 	}
-	for _, p := range b.parked.Drain() {
-		b.pullNow(p.(*pull))
-	}
+	b.refuseParked()
 	b.cancel()
 	b.wg.Wait()
 	errs = append(errs, b.relays.Close(ctx))

@@ -9,7 +9,7 @@
 //
 // # Stop order
 //
-// Close unregisters from the name servers, refuses new work, answers what is parked, stops the loops and
+// Close unregisters from the name servers, refuses new pulls and those that are parked, stops the loops and
 // waits for them, writes the metadata files, and closes the store last.
 //
 // # Lock order

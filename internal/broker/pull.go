@@ -36,8 +36,24 @@ type pull struct {
 	topicSysFlag, groupSysFlag int32
 }
 
+// errStopping answers the pulls of a broker that stops. On "nothing there" clients would pull again at once, and have a
+// pull on its way when their connection is closed; the Apache Go client waits 30 s for such a one. On an error they
+// come back after 1 to 3 s.
+var errStopping = refuse(protocol.ServiceNotAvailable, "the broker is stopping")
+
+// refuseParked answers all pulls that wait. It comes after closed is set, so that none is parked later (pullOrPark).
+func (b *Broker) refuseParked() {
+	for _, p := range b.parked.Drain() {
+		_ = p.(*pull).ticket.Reply(response(errStopping))
+	}
+}
+
 // servePull handles PULL_MESSAGE (11) and LITE_PULL_MESSAGE (361).
 func (b *Broker) servePull(c *remoting.Conn, req *remoting.Command) {
+	if b.closed.Load() {
+		_ = c.Reply(req, response(errStopping))
+		return
+	}
 	p, hold, err := b.preparePull(c, req)
 	if err != nil {
 		b.counters.pullsRefused.Add(1)
@@ -170,6 +186,9 @@ func (b *Broker) pullOrPark(c *remoting.Conn, p *pull, hold time.Duration) {
 			case <-c.Done(): // it ended before the pull was parked
 				b.parked.DropConn(c.ID())
 			default:
+			}
+			if b.closed.Load() { // since before the pull was parked
+				b.refuseParked()
 			}
 			return
 		}
