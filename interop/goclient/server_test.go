@@ -50,21 +50,26 @@ func startServer(dir string, settings []string) (*server, error) {
 
 // restart starts a stopped server again, on its data and its ports.
 func (s *server) restart() error {
-	s.processes = nil
 	if suite.java {
 		return s.startJava()
 	}
 	return s.startApogee(port(s.names), port(s.broker))
 }
 
-// stop ends the server as an operator would, and waits for it.
-func (s *server) stop() {
+// stop ends the server as an operator would, and waits for it. Ours says that all is well by its exit status.
+func (s *server) stop() error {
+	var failed error
 	for _, p := range s.processes {
 		_ = p.Process.Signal(syscall.SIGTERM)
 		kill := time.AfterFunc(readyWithin, func() { _ = p.Process.Kill() })
-		_ = p.Wait()
+		err := p.Wait()
 		kill.Stop()
+		if err != nil && !suite.java && failed == nil {
+			failed = fmt.Errorf("stop the server: %w; its log: %s", err, s.logTail())
+		}
 	}
+	s.processes = nil
+	return failed
 }
 
 // logTail returns the end of what the server's processes said.
@@ -128,13 +133,13 @@ func (s *server) startApogee(namesPort, brokerPort string) error {
 	case l := <-line:
 		m := readyLine.FindStringSubmatch(l)
 		if m == nil {
-			s.stop()
+			_ = s.stop()
 			return fmt.Errorf("the server isn't ready, it said %q; its log: %s", l, s.logTail())
 		}
 		s.names, s.broker = m[1], m[2]
 		return nil
 	case <-time.After(readyWithin):
-		s.stop()
+		_ = s.stop()
 		return fmt.Errorf("the server isn't ready within %v; its log: %s", readyWithin, s.logTail())
 	}
 }
@@ -162,13 +167,13 @@ func (s *server) startJava() error {
 	// A cold broker that shares its processors with the suite would refuse what waited longer than 200 ms.
 	args := append([]string{"broker", filepath.Join(s.dir, "data"), port(s.broker), s.names, "brokerFastFailureEnable=false"}, s.settings...)
 	if err := start(args...); err != nil {
-		s.stop()
+		_ = s.stop()
 		return err
 	}
 	deadline := time.Now().Add(javaReadyWithin)
 	for !s.registered() {
 		if time.Now().After(deadline) {
-			s.stop()
+			_ = s.stop()
 			return fmt.Errorf("the Java broker isn't ready; its log: %s", s.logTail())
 		}
 		<-time.After(100 * time.Millisecond)

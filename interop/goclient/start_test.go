@@ -2,11 +2,13 @@ package goclient
 
 import (
 	"context"
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 
+	rocketmq "github.com/apache/rocketmq-client-go/v2"
 	"github.com/apache/rocketmq-client-go/v2/consumer"
 	"github.com/apache/rocketmq-client-go/v2/primitive"
 )
@@ -112,10 +114,32 @@ func TestConsumerRestart(t *testing.T) {
 			c.sendBodies(p, topic, bodies...)
 		}
 		c.exactly(in, soon, bodies...)
-		// The client notes what was consumed only after the handler has returned, and its end waits for nothing.
-		<-time.After(100 * time.Millisecond)
-		c.must(k.Shutdown())
+		c.endCommitted(s, k, group, topic, int64(30*(round+1)))
 	}
+}
+
+// endCommitted ends a consumer and waits until the broker has the offsets of its group in a topic with four queues:
+// together so many messages. The client notes what was consumed some time after the handler has returned, its end waits
+// for nobody, and its commits are one-way.
+func (c *testCase) endCommitted(s *server, k rocketmq.PushConsumer, group, topic string, want int64) {
+	c.Helper()
+	<-time.After(100 * time.Millisecond)
+	c.eventually(soon, "the client has noted what was consumed", func() bool { return k.GetOffsetDiffMap()[topic] == 0 })
+	c.must(k.Shutdown())
+	look := c.newPull(s, group)
+	c.must(look.Assign(topic, nil))
+	c.must(look.Start())
+	var sum int64
+	c.eventually(soon, func() string { return fmt.Sprintf("committed offsets; together they are %d, want %d", sum, want) }, func() bool {
+		sum = 0
+		for q := range 4 {
+			at, err := look.CurrentOffset(s.queue(c, topic, q))
+			c.must(err)
+			sum += max(at, 0)
+		}
+		return sum == want
+	})
+	c.must(look.Shutdown())
 }
 
 // The clients stay while the server goes and comes back on its data; so do messages, offsets and topics.
@@ -135,10 +159,9 @@ func TestServerRestart(t *testing.T) {
 	gone, read := c.unique("group"), &inbox{}
 	k := c.push(s, push{group: gone, topic: topic, handle: read.take("")})
 	c.exactly(read, soon, before...)
-	<-time.After(100 * time.Millisecond)
-	c.must(k.Shutdown())
+	c.endCommitted(s, k, gone, topic, int64(len(before)))
 
-	s.stop()
+	c.must(s.stop())
 	c.must(s.restart())
 	began := time.Now()
 	c.eventually(40*time.Second, "a send after the restart", func() bool {

@@ -1,6 +1,7 @@
 package goclient
 
 import (
+	"errors"
 	"flag"
 	"fmt"
 	"os"
@@ -80,8 +81,12 @@ func run(m *testing.M, folder string) int {
 		fmt.Println(err)
 		return 1
 	}
-	defer suite.stop()
-	return m.Run()
+	status := m.Run()
+	if err := suite.stop(); err != nil {
+		fmt.Println(err)
+		status = 1
+	}
+	return status
 }
 
 // suite is what all cases share.
@@ -141,12 +146,13 @@ func (s *suiteState) shared(settings ...string) (*server, error) {
 	return e.s, e.err
 }
 
-func (s *suiteState) stop() {
+func (s *suiteState) stop() (failed error) {
 	for _, e := range s.servers {
 		if e.s != nil {
-			e.s.stop()
+			failed = errors.Join(failed, e.s.stop())
 		}
 	}
+	return failed
 }
 
 // testCase is one row of the interop table while it runs.
@@ -288,7 +294,11 @@ func (c *testCase) ownServer(settings ...string) *server {
 	c.Helper()
 	s, err := startServer(c.TempDir(), settings)
 	c.must(err)
-	c.Cleanup(s.stop)
+	c.Cleanup(func() {
+		if err := s.stop(); err != nil {
+			c.Errorf("%v", err)
+		}
+	})
 	c.Cleanup(func() {
 		if c.Failed() {
 			c.Logf("the server's log:\n%s", s.logTail())
