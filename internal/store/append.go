@@ -232,6 +232,8 @@ func (s *Store) placeIn(q *queue, bytes []byte, recs []record, w Waiter, batch b
 		return false, s.state
 	case q.deleted:
 		return false, nil
+	case s.overfull.Load():
+		return false, fmt.Errorf("%w: its use is above diskSpaceWarningLevelRatio", ErrDiskFull)
 	case s.tailBytes.Load() > maxTailBytes:
 		if p := s.queuesFail.Load(); p != nil {
 			return false, queuesError(*p)

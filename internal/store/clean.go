@@ -88,6 +88,15 @@ type CleanPolicy struct {
 	ForceRatio int // diskSpaceCleanForciblyRatio: delete the oldest files whatever their age
 	ForceClean bool
 	MaxFiles   int
+
+	// RefuseRatio is diskSpaceWarningLevelRatio: above it appends are refused with ErrDiskFull, until use is down to
+	// ForceRatio again. 0: never.
+	RefuseRatio int
+}
+
+// Refuses reports whether appends are to be refused, given whether they are now.
+func (p CleanPolicy) Refuses(now bool) bool {
+	return p.RefuseRatio > 0 && (p.UsedRatio > p.RefuseRatio || now && p.UsedRatio > p.ForceRatio)
 }
 
 // Expired returns how many of the files, oldest first, may be deleted now. The last file never is.
@@ -108,6 +117,10 @@ func (p CleanPolicy) Expired(files []SegmentAge, now time.Time) int {
 func (s *Store) Clean(p CleanPolicy, now time.Time) (int, error) {
 	s.flushMu.Lock()
 	defer s.flushMu.Unlock()
+	if was, is := s.overfull.Load(), p.Refuses(s.overfull.Load()); was != is {
+		s.overfull.Store(is)
+		s.log.Warn("the disk's use crossed a limit", "usedPercent", p.UsedRatio, "appendsAreRefused", is)
+	}
 	files, err := s.segmentAges()
 	if err != nil {
 		return 0, fmt.Errorf("clean: %w", err)

@@ -51,6 +51,9 @@ type GetResult struct {
 
 	segments []*segment
 	units    []byte
+	hot      int64 // records from here on are in memory, most likely
+	loaded   span  // records before it that were brought there
+	failed   bool  // the disk failed
 }
 
 // Release lets go of the records. It must be called once after every Get.
@@ -102,6 +105,7 @@ func (s *Store) Get(topic string, queueID int32, offset int64, maxNum, maxBytes 
 func (s *Store) read(q *queue, offset int64, maxNum, maxBytes int, f Filter, r *GetResult) {
 	end := s.dispatched.Load()
 	memory := s.inMemoryBytes()
+	r.hot = max(end-memory, s.recovered)
 	r.Status = NoMatchedMessage
 	removedUntil := int64(-1) // units below it point into segments that are gone
 	next := offset
@@ -134,7 +138,7 @@ scan:
 				continue
 			}
 			rec, gone := s.recordOf(q, next, u, r)
-			if rec == nil && s.closed.Load() { // nothing can be said of what isn't there
+			if rec == nil && (r.failed || s.closed.Load()) { // nothing can be said of what isn't there
 				if r.Count == 0 {
 					r.Status = OffsetFoundNull
 				}
@@ -238,6 +242,13 @@ func (s *Store) recordOf(q *queue, offset int64, u unit, r *GetResult) (rec []by
 		s.complain("consume queue: a unit points over the end of a commit-log file, it is skipped", q.topic, q.id, offset, ErrDamaged)
 		return nil, false
 	}
+	if u.physical < r.hot && (u.physical < r.loaded.from || u.physical+int64(u.size) > r.loaded.to) {
+		if err := s.loadCold(g, u, r); err != nil {
+			s.complain("commit log: can't be read, the consumer waits", q.topic, q.id, offset, err)
+			r.failed = true
+			return nil, false
+		}
+	}
 	rec = g.data[at : at+int64(u.size) : at+int64(u.size)]
 	h, err := message.DecodeHeader(rec)
 	if err != nil || h.Size != u.size || h.PhysicalOffset != u.physical || h.QueueID != q.id && !strings.HasPrefix(q.topic, lightPrefix) {
@@ -245,6 +256,20 @@ func (s *Store) recordOf(q *queue, offset int64, u unit, r *GetResult) (rec []by
 		return nil, false
 	}
 	return rec, false
+}
+
+// loadAhead is how much of the log is brought into memory at once for a reader of old messages.
+const loadAhead = 128 << 10
+
+// loadCold brings a record that this process didn't write lately, and what follows it, into memory.
+func (s *Store) loadCold(g *segment, u unit, r *GetResult) error {
+	at := u.physical - g.base
+	n := min(max(int64(u.size), loadAhead), int64(len(g.data))-at, max(r.hot-u.physical, int64(u.size)))
+	if err := g.m.Load(at, n); err != nil {
+		return fmt.Errorf("read %s at %d: %w", g.name, at, err)
+	}
+	r.loaded = span{u.physical, u.physical + n}
+	return nil
 }
 
 // bounds returns a queue's readable range; a queue that doesn't exist has none.
@@ -306,13 +331,21 @@ func (s *Store) StoreTimeAt(topic string, queueID int32, offset int64) (int64, b
 	return s.storeTime(u)
 }
 
+// storeTime reads a record's store time with a plain read: a search by time looks at records all over the log, and a
+// mapped page that isn't in memory would stop everything that this processor runs.
 func (s *Store) storeTime(u unit) (int64, bool) {
 	g := s.segmentAt(u.physical)
 	if g == nil {
 		return 0, false
 	}
 	defer g.unref()
-	h, err := message.DecodeHeader(g.data[u.physical-g.base:])
+	var b [headerSize]byte
+	at := u.physical - g.base
+	n := min(int64(len(b)), s.o.SegmentSize-at)
+	if err := readFull(g.file, b[:n], at); err != nil {
+		return 0, false
+	}
+	h, err := message.DecodeHeader(b[:n])
 	if err != nil || h.Blank {
 		return 0, false
 	}

@@ -160,6 +160,7 @@ type Store struct {
 	dirty      []*queue              // with units that wait
 	tailBytes  atomic.Int64          // of all units that wait
 	queuesFail atomic.Pointer[error] // why the last flush of queues failed
+	overfull   atomic.Bool           // the disk is fuller than CleanPolicy allows
 
 	// flushMu is held by who writes consume-queue files or the checkpoint, cleans or deletes.
 	flushMu       sync.Mutex

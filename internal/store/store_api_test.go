@@ -239,6 +239,13 @@ func TestDiskFailsForAReader(t *testing.T) {
 	}
 	m.FailWith(fail)
 	get(5)
+	m.FailWith(func(op, name string) error {
+		if op == "load" {
+			return syscall.EIO
+		}
+		return nil
+	})
+	get(5)
 	m.FailWith(nil)
 	if got := read(t, s, "T", 0); len(got) != 20 {
 		t.Errorf("%d messages", len(got))

@@ -394,6 +394,27 @@ func TestCleaning(t *testing.T) {
 	}
 }
 
+// TestDiskAboveItsLimit: appends are refused above the upper limit until use is down to the lower one.
+func TestDiskAboveItsLimit(t *testing.T) {
+	s := mustOpen(t, smallOptions(vfs.NewMem()))
+	defer s.Close()
+	for _, c := range []struct {
+		used    int
+		refused bool
+	}{{50, false}, {90, false}, {91, true}, {86, true}, {85, false}, {90, false}, {95, true}, {10, false}} {
+		if _, err := s.Clean(CleanPolicy{UsedRatio: c.used, CleanRatio: 75, ForceRatio: 85, RefuseRatio: 90}, time.Now()); err != nil {
+			t.Fatal(err)
+		}
+		m := message.Message{Topic: "T", Body: []byte("x")}
+		if _, err := s.Put(t.Context(), &m); errors.Is(err, ErrDiskFull) != c.refused || !c.refused && err != nil {
+			t.Errorf("at %d %%: %v", c.used, err)
+		}
+	}
+	if (CleanPolicy{UsedRatio: 100, ForceRatio: 85}).Refuses(true) {
+		t.Error("refuses without a limit")
+	}
+}
+
 func TestDeletedTopicStaysDeleted(t *testing.T) {
 	fs := vfs.NewMem()
 	s, err := Open(smallOptions(fs))

@@ -35,7 +35,7 @@ func NewMem() *Mem {
 	return &Mem{dirs: map[string]bool{"/": true, ".": true}, files: map[string]*memFile{}, named: map[string]*memFile{}, locks: map[string]bool{}, free: memTotal / 2}
 }
 
-// FailWith installs a hook that is asked before every call that changes or reads something (open, read, write,
+// FailWith installs a hook that is asked before every call that changes or reads something (open, read, load, write,
 // truncate, zero, sync, datasync, syncdir, syncall, rename, remove, mkdir, readdir); its error is returned instead.
 // A Short error lets a part of a write through before it. nil removes the hook.
 func (m *Mem) FailWith(f func(op, name string) error) {
@@ -550,6 +550,9 @@ type memMapping struct {
 
 func (m *memMapping) Bytes() []byte { return m.b }
 func (m *memMapping) Close() error  { return nil }
+func (m *memMapping) Load(int64, int64) error {
+	return m.h.m.check("load", m.h.name)
+}
 func (m *memMapping) Sync() error {
 	if err := m.h.m.check("sync", m.h.name); err != nil {
 		return err

@@ -143,5 +143,14 @@ func (f osFile) Map(length int64, writable bool) (Mapping, error) {
 type osMapping []byte
 
 func (m osMapping) Bytes() []byte { return m }
-func (m osMapping) Sync() error   { return unix.Msync(m, unix.MS_SYNC) }
-func (m osMapping) Close() error  { return unix.Munmap(m) }
+func (m osMapping) Load(off, n int64) error {
+	page := int64(os.Getpagesize())
+	first := off - off%page
+	err := unix.Madvise(m[first:min(off+n, int64(len(m)))], unix.MADV_POPULATE_READ)
+	if errors.Is(err, unix.EINVAL) { // before Linux 5.14
+		return nil
+	}
+	return err
+}
+func (m osMapping) Sync() error  { return unix.Msync(m, unix.MS_SYNC) }
+func (m osMapping) Close() error { return unix.Munmap(m) }

@@ -53,6 +53,10 @@ type File interface {
 // Mapping is a mapped part of a file.
 type Mapping interface {
 	Bytes() []byte
+	// Load brings n bytes from off on into memory, as a read would: it waits for the disk in a system call, where a
+	// page that is touched stops the processor, and where the disk fails it returns an error, where touching the page
+	// ends the process. A system that can't do that does nothing.
+	Load(off, n int64) error
 	Sync() error
 	Close() error
 }

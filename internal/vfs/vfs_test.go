@@ -71,7 +71,7 @@ func TestFiles(t *testing.T) {
 		if got := contents(t, fsys, name); !bytes.Equal(got, want) || !bytes.Equal(m.Bytes(), want) {
 			t.Error("wrong contents after Zero")
 		}
-		must(t, m.Close())
+		must(t, m.Load(0, 1), m.Load(5000, 7), m.Load(99_999, 1), m.Load(0, 100_000), m.Close())
 		if n, err := f.ReadAt(make([]byte, 10), 99_995); n != 5 || !errors.Is(err, io.EOF) {
 			t.Errorf("read over the end: %d, %v", n, err)
 		}
