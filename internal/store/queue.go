@@ -193,6 +193,11 @@ func (s *Store) listQueueFiles(dir string) (starts []int64, short []queueFileSiz
 // queue returns a queue, loading it from its files when it is first asked for. With create it is made when it has
 // none; without, a missing queue gives nil.
 func (s *Store) queue(topic string, id int32, create bool) (*queue, error) {
+	return s.queueWith(topic, id, create, -1)
+}
+
+// queueWith is queue for one that may end at a known offset.
+func (s *Store) queueWith(topic string, id int32, create bool, end int64) (*queue, error) {
 	key := queueKey{topic, id}
 	s.queueMu.RLock()
 	q := s.queues[key]
@@ -207,7 +212,7 @@ func (s *Store) queue(topic string, id int32, create bool) (*queue, error) {
 		}
 	}
 	if !q.loaded.Load() {
-		if err := s.loadQueue(q); err != nil {
+		if err := s.loadQueue(q, end); err != nil {
 			return nil, err
 		}
 	}
@@ -260,8 +265,8 @@ func (s *Store) addQueue(key queueKey, create bool) (*queue, error) {
 }
 
 // loadQueue finds the ends of a queue from its files. Units behind the end of the log that recovery found are none:
-// they belong to records that a crash took.
-func (s *Store) loadQueue(q *queue) error {
+// they belong to records that a crash took. A place where the queue may end saves the search: -1 for none.
+func (s *Store) loadQueue(q *queue, end int64) error {
 	q.loading.Lock()
 	defer q.loading.Unlock()
 	if q.loaded.Load() {
@@ -284,7 +289,7 @@ func (s *Store) loadQueue(q *queue) error {
 		}
 	}
 	q.files, q.tailFrom = starts, 1<<58 // everything is in files while they are looked at
-	lo, hi, err := s.queueEnds(q)
+	lo, hi, err := s.queueEnds(q, end)
 	if err != nil {
 		return fmt.Errorf("consume queue %s: %w", dir, err)
 	}
@@ -301,8 +306,9 @@ func (s *Store) loadQueue(q *queue) error {
 	return nil
 }
 
-// queueEnds looks for the first and the last unit in a queue's files.
-func (s *Store) queueEnds(q *queue) (lo, hi int64, err error) {
+// queueEnds looks for the first and the last unit in a queue's files. When there is a unit before guess, that is taken
+// for the end: what comes behind is cut off by who guesses.
+func (s *Store) queueEnds(q *queue, guess int64) (lo, hi int64, err error) {
 	if len(q.files) == 0 {
 		return 0, 0, nil
 	}
@@ -317,6 +323,10 @@ func (s *Store) queueEnds(q *queue) (lo, hi int64, err error) {
 	// The last file with a valid first unit holds the end; inside, units are valid up to it and not beyond.
 	lo = q.files[0] / queueUnit
 	hi = lo
+	if guess > lo && s.hasFile(q, guess-1) && valid(guess-1) {
+		lo, err = s.firstUnit(q, lo, guess, s.MinPhysical())
+		return lo, guess, err
+	}
 	for i := len(q.files) - 1; i >= 0 && err == nil; i-- {
 		first := q.files[i] / queueUnit
 		if !valid(first) {
@@ -342,6 +352,11 @@ func (s *Store) queueEnds(q *queue) (lo, hi int64, err error) {
 
 // firstUnit returns the first offset in [lo, hi) whose record lies at or behind a physical offset.
 func (s *Store) firstUnit(q *queue, lo, hi, physical int64) (int64, error) {
+	if lo < hi { // mostly it is the first
+		if u, err := s.readUnit(q, lo); err == nil && u.size > 0 && u.size != preBlankSize && u.physical >= physical {
+			return lo, nil
+		}
+	}
 	var err error
 	n := sort.Search(int(hi-lo), func(k int) bool {
 		u, e := s.readUnit(q, lo+int64(k))
@@ -354,6 +369,13 @@ func (s *Store) firstUnit(q *queue, lo, hi, physical int64) (int64, error) {
 		return e == nil && u.size != preBlankSize && u.physical >= physical
 	})
 	return lo + int64(n), err
+}
+
+// hasFile reports whether the file is there that would hold a unit. The caller loads the queue.
+func (s *Store) hasFile(q *queue, offset int64) bool {
+	at := offset * queueUnit
+	_, there := slices.BinarySearch(q.files, at-at%s.o.QueueSize)
+	return there
 }
 
 // errNoUnits: the file that would hold a unit isn't there.

@@ -493,7 +493,11 @@ func (r *recovery) redispatchIn(g *segment, at int64, touched map[*queue]bool, a
 // requeue puts one record's unit into its queue.
 func (r *recovery) requeue(m *message.Message, touched map[*queue]bool, anew bool) error {
 	s := r.s
-	q, err := s.queue(m.Topic, m.QueueID, true)
+	guess := int64(-1)
+	if !r.clean && !s.scanAll {
+		guess = m.QueueOffset // what the queue is cut to
+	}
+	q, err := s.queueWith(m.Topic, m.QueueID, true, guess)
 	if err != nil {
 		if errors.Is(err, ErrIllegal) { // a batch queue's topic, or a name that can be no folder: not served
 			return nil
