@@ -5,6 +5,7 @@ package subgroup
 import (
 	"encoding/json"
 	"errors"
+	"maps"
 	"path"
 	"strings"
 	"sync"
@@ -99,18 +100,29 @@ func (t *Table) save() error {
 	return metafile.Save(t.o.FS, t.file, b)
 }
 
-// change applies edit under the lock and, when it reports a change, raises the version and writes the file.
+// change applies edit under the lock and, when it reports a change, raises the version and writes the file. An error
+// of the file leaves the table as it was: a change that is tried again must find something to write.
 func (t *Table) change(now time.Time, edit func() bool) error {
 	t.saveMu.Lock()
 	defer t.saveMu.Unlock()
 	t.mu.Lock()
+	groups, forbidden, version := maps.Clone(t.groups), make(map[string]map[string]int32, len(t.forbidden)), t.version
+	for group, topics := range t.forbidden {
+		forbidden[group] = maps.Clone(topics)
+	}
 	if !edit() {
 		t.mu.Unlock()
 		return nil
 	}
 	t.version = t.version.Advance(now.UnixMilli())
 	t.mu.Unlock()
-	return t.save()
+	err := t.save()
+	if err != nil {
+		t.mu.Lock()
+		t.groups, t.forbidden, t.version = groups, forbidden, version
+		t.mu.Unlock()
+	}
+	return err
 }
 
 // Get returns a group's configuration.
@@ -174,9 +186,10 @@ func (t *Table) Update(now time.Time, groups ...Config) error {
 func (t *Table) Delete(name string, now time.Time) error {
 	return t.change(now, func() bool {
 		_, ok := t.groups[name]
+		_, forbids := t.forbidden[name]
 		delete(t.groups, name)
 		delete(t.forbidden, name)
-		return ok
+		return ok || forbids
 	})
 }
 
