@@ -193,49 +193,52 @@ func Due(deliverAt int64, delay time.Duration, now time.Time) time.Duration {
 	return left
 }
 
-// deliverLevel delivers the level's due messages, a window at a time in the queue's order, and returns how long
-// until its next one is due.
+// deliverLevel delivers the level's due messages in the queue's order, at most a window of them, and returns how long
+// until its next one is due. A backlog thus neither holds up the other levels nor the writing of the progress.
 func (s *Scheduler) deliverLevel(ctx context.Context, level int) time.Duration {
-	queue, delay := int32(level-1), s.o.Levels.Delay(level)
-	for ctx.Err() == nil {
-		s.mu.Lock()
-		at := s.offsets[queue]
-		s.mu.Unlock()
-		at = max(at, s.o.Store.MinOffset(topic.Schedule, queue))
-		wait := time.Hour
-		var flights []*flight
-		for len(flights) < window {
-			physical, _, deliverAt, ok := s.o.Store.QueueEntry(topic.Schedule, queue, at+int64(len(flights)))
-			if !ok {
-				break
-			}
-			if wait = Due(deliverAt, delay, time.Now()); wait > 0 {
-				break
-			}
-			wait = time.Hour
-			flights = append(flights, s.deliver(physical))
-		}
-		if len(flights) == 0 {
-			return wait
-		}
-		done := 0
-		for _, f := range flights {
-			if err := <-f.done; err != nil {
-				s.o.Logger.Warn("delay: delivery failed, it is tried again", "level", level, "offset", at+int64(done), "error", err)
-				break
-			}
-			done++
-		}
-		if done > 0 {
-			s.mu.Lock()
-			s.offsets[queue], s.dirty = at+int64(done), true
-			s.mu.Unlock()
-		}
-		if done < len(flights) {
-			return retryAfter
-		}
+	if ctx.Err() != nil {
+		return time.Hour
 	}
-	return time.Hour
+	queue, delay := int32(level-1), s.o.Levels.Delay(level)
+	s.mu.Lock()
+	at := s.offsets[queue]
+	s.mu.Unlock()
+	at = max(at, s.o.Store.MinOffset(topic.Schedule, queue))
+	wait := time.Duration(0) // a full window: the rest is looked at in the next round
+	var flights []*flight
+	for len(flights) < window {
+		physical, _, deliverAt, ok := s.o.Store.QueueEntry(topic.Schedule, queue, at+int64(len(flights)))
+		if !ok {
+			wait = time.Hour
+			break
+		}
+		if wait = Due(deliverAt, delay, time.Now()); wait > 0 {
+			break
+		}
+		flights = append(flights, s.deliver(physical))
+	}
+	done := 0
+	for _, f := range flights {
+		err := <-f.done
+		if errors.Is(err, store.ErrIllegal) { // it would be refused every time
+			s.o.Logger.Error("delay: a scheduled message can't be stored and is passed over", "level", level, "offset", at+int64(done), "error", err)
+			err = nil
+		}
+		if err != nil {
+			s.o.Logger.Warn("delay: delivery failed, it is tried again", "level", level, "offset", at+int64(done), "error", err)
+			break
+		}
+		done++
+	}
+	if done > 0 {
+		s.mu.Lock()
+		s.offsets[queue], s.dirty = at+int64(done), true
+		s.mu.Unlock()
+	}
+	if done < len(flights) {
+		return retryAfter
+	}
+	return wait
 }
 
 // flight is one delivery on its way through the store.
