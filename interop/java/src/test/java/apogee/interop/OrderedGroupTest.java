@@ -299,9 +299,11 @@ class OrderedGroupTest {
         Set<Integer> queuesA = g.a.queues();
         Set<Integer> queuesB = g.b.queues();
 
+        int before = broker.accepted();
         long began = System.currentTimeMillis();
         int cut = broker.reset(g.a.instance);
         assertTrue(cut > 0, "the owner had connections");
+        Await.until(60, "the owner connects again", () -> broker.accepted() > before);
         Await.until(60, "the owner goes on", () -> g.a.consumedSince(System.currentTimeMillis() - 100).equals(queuesA)
             && g.a.got().stream().mapToLong(Got::millis).max().orElse(0) > began + 500);
         long pause = pause(g.a, began);

@@ -19,6 +19,7 @@ final class Proxy implements AutoCloseable {
     private final String target;
     private final int port;
     private final List<Pair> open = new ArrayList<>();
+    private int accepted;
 
     Proxy(String host, String target, int port) throws IOException {
         this.target = target;
@@ -65,6 +66,7 @@ final class Proxy implements AutoCloseable {
             Pair p = new Pair(listener.accept());
             synchronized (open) {
                 open.add(p);
+                accepted++;
             }
             daemon("up", () -> pump(p, p.client, p.server, true));
             daemon("down", () -> pump(p, p.server, p.client, false));
@@ -103,6 +105,13 @@ final class Proxy implements AutoCloseable {
             synchronized (open) {
                 open.remove(p);
             }
+        }
+    }
+
+    /** How many connections there have been. */
+    int accepted() {
+        synchronized (open) {
+            return accepted;
         }
     }
 
