@@ -246,6 +246,9 @@ func (c *Conn) readLoop() error {
 				return err
 			}
 		}
+		if begin < end && frameSince.IsZero() {
+			frameSince = time.Now()
+		}
 		if begin == end {
 			begin, end = 0, 0
 			if len(buf) > keepBuffer {
@@ -264,9 +267,6 @@ func (c *Conn) readLoop() error {
 			begin, buf = 0, next
 		}
 		n, err := c.fill(buf[end:], frameSince)
-		if n > 0 && begin == end {
-			frameSince = time.Now()
-		}
 		end += n
 		if err != nil {
 			if errors.Is(err, io.EOF) && begin == end {

@@ -279,6 +279,17 @@ func TestIdleConnectionsTimeOut(t *testing.T) {
 		if i%2 == 0 {
 			_, _ = nc.Write([]byte{0, 0, 16, 0, 0, 0, 0, 5}) // the start of a frame that never ends
 		}
+		if i%4 == 0 { // and goes on, behind a whole frame
+			_, _ = nc.Write(append(frame(0, `{"code":1,"opaque":1}`, ""), 0, 0, 16, 0, 0, 0, 0, 5))
+			go func() {
+				for {
+					if _, err := nc.Write([]byte{0}); err != nil {
+						return
+					}
+					<-time.After(10 * time.Millisecond)
+				}
+			}()
+		}
 	}
 	testkit.Eventually(t, 10*time.Second, "idle connections closed", func() bool { return s.o.Stats.Idle.Load() == 100 && s.Conns() == 0 })
 }
