@@ -2,8 +2,6 @@ package broker
 
 import (
 	"fmt"
-	"maps"
-	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -323,7 +321,10 @@ type Figure struct {
 	Labels     map[string]string
 }
 
-// Figures returns the broker's numbers.
+// NetStats returns the numbers of the broker's connections.
+func (b *Broker) NetStats() *remoting.Stats { return &b.netStats }
+
+// Figures returns the broker's numbers, but for those of its connections.
 func (b *Broker) Figures() []Figure {
 	b.clients.mu.RLock()
 	groups, members := b.clients.reg.Size()
@@ -332,7 +333,7 @@ func (b *Broker) Figures() []Figure {
 	puts, gets := b.stats.putTotal, b.stats.getTotal
 	b.stats.mu.Unlock()
 	c := b.store.Counters()
-	out := []Figure{
+	return []Figure{
 		{Name: "apogee_messages_in_total", Help: "messages stored for producers", Value: float64(puts), Counter: true},
 		{Name: "apogee_messages_out_total", Help: "messages handed to consumers", Value: float64(gets), Counter: true},
 		{Name: "apogee_store_bytes_total", Help: "bytes of records stored", Value: float64(c.Bytes.Load()), Counter: true},
@@ -347,14 +348,5 @@ func (b *Broker) Figures() []Figure {
 		{Name: "apogee_parked_pulls", Help: "pulls that wait for a message", Value: float64(b.parked.Len())},
 		{Name: "apogee_consumer_groups", Help: "consumer groups with members", Value: float64(groups)},
 		{Name: "apogee_consumers", Help: "members of consumer groups", Value: float64(members)},
-		{Name: "apogee_connections_accepted_total", Help: "connections accepted", Value: float64(b.netStats.Accepted.Load()), Counter: true},
-		{Name: "apogee_connections_idle_total", Help: "connections closed for idleness", Value: float64(b.netStats.Idle.Load()), Counter: true},
-		{Name: "apogee_connections_slow_total", Help: "connections cut off for not reading", Value: float64(b.netStats.Slow.Load()), Counter: true},
-		{Name: "apogee_handler_panics_total", Help: "requests whose handler panicked", Value: float64(b.netStats.Panics.Load()), Counter: true},
 	}
-	bad := b.netStats.BadFrames()
-	for _, kind := range slices.Sorted(maps.Keys(bad)) {
-		out = append(out, Figure{Name: "apogee_bad_frames_total", Help: "connections closed for what can't be a frame", Value: float64(bad[kind]), Counter: true, Labels: map[string]string{"kind": kind}})
-	}
-	return out
 }

@@ -7,10 +7,12 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"net"
 	"net/http"
 	"net/netip"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -324,16 +326,41 @@ func (figures) Describe(chan<- *prometheus.Desc) {}
 
 // Collect implements prometheus.Collector.
 func (f figures) Collect(ch chan<- prometheus.Metric) {
-	if f.s.b == nil {
-		return
+	var all []broker.Figure
+	if f.s.b != nil {
+		all = append(f.s.b.Figures(), netFigures("broker", f.s.b.NetStats())...)
 	}
-	for _, g := range f.s.b.Figures() {
+	if f.s.nsrv != nil {
+		all = append(all, netFigures("namesrv", &f.s.nstat)...)
+	}
+	for _, g := range all {
 		kind := prometheus.GaugeValue
 		if g.Counter {
 			kind = prometheus.CounterValue
 		}
 		ch <- prometheus.MustNewConstMetric(prometheus.NewDesc(g.Name, g.Help, nil, g.Labels), kind, g.Value)
 	}
+}
+
+// netFigures are the numbers of a role's connections.
+func netFigures(role string, st *remoting.Stats) []broker.Figure {
+	figure := func(name, help string, n int64) broker.Figure {
+		return broker.Figure{Name: name, Help: help, Value: float64(n), Counter: true, Labels: map[string]string{"role": role}}
+	}
+	out := []broker.Figure{
+		figure("apogee_connections_accepted_total", "connections accepted", st.Accepted.Load()),
+		figure("apogee_connections_refused_total", "connections over the limit", st.Refused.Load()),
+		figure("apogee_connections_idle_total", "connections closed for idleness", st.Idle.Load()),
+		figure("apogee_connections_slow_total", "connections cut off for not reading", st.Slow.Load()),
+		figure("apogee_handler_panics_total", "requests whose handler panicked", st.Panics.Load()),
+	}
+	bad := st.BadFrames()
+	for _, kind := range slices.Sorted(maps.Keys(bad)) {
+		g := figure("apogee_bad_frames_total", "connections closed for what can't be a frame", bad[kind])
+		g.Labels["kind"] = kind
+		out = append(out, g)
+	}
+	return out
 }
 
 // Close stops everything in order; ctx bounds it.
