@@ -365,12 +365,17 @@ func (s *Store) writeBatch(b *writeBatch) error {
 	if err := s.Health(); err != nil {
 		return err // the background's flush failed meanwhile
 	}
+	s.wrote = false
 	if err := s.eraseUnclean(); err != nil {
 		return err
 	}
 	if len(b.chunks) == 0 {
 		return nil
 	}
+	if err := s.checkRoom(len(b.buf)); err != nil {
+		return err
+	}
+	s.wrote = true
 	for _, c := range b.chunks {
 		base := c.at - c.at%s.o.SegmentSize
 		g := s.dirtySeg
@@ -406,6 +411,25 @@ func (s *Store) writeBatch(b *writeBatch) error {
 	}
 	return nil
 }
+
+// checkRoom looks now and then, and always while the disk is full, whether the log leaves the reserve to the rest of
+// the store: consume queues, index, checkpoint and metadata. Without them no file of the log could be deleted safely,
+// and a full disk would stay full.
+func (s *Store) checkRoom(bytes int) error {
+	const often = 1 << 20
+	if s.unchecked += int64(bytes); s.unchecked < often && !s.diskFull {
+		return nil
+	}
+	s.unchecked = 0
+	_, free, err := s.fs.Usage(s.o.LogDir)
+	if err == nil && int64(min(free, 1<<62)) < s.reserve+int64(bytes) {
+		return fmt.Errorf("%w: %d bytes are left in %s, %d of them are kept for consume queues and checkpoints", ErrDiskFull, free, s.o.LogDir, s.reserve)
+	}
+	return nil
+}
+
+// maxReserve is the most room that appends leave; on small disks it is a sixteenth.
+const maxReserve = 64 << 20
 
 func writeError(err error) error {
 	if isFull(err) {
@@ -480,7 +504,7 @@ func (s *Store) takeBackLocked(b, behind *writeBatch) {
 			s.segEnd = s.end - s.end%s.o.SegmentSize + s.o.SegmentSize
 		}
 	}
-	if len(b.chunks) > 0 {
+	if len(b.chunks) > 0 && s.wrote {
 		from, to := b.chunks[0].at, b.endOffset()
 		if s.unclean != (span{}) {
 			from, to = min(from, s.unclean.from), max(to, s.unclean.to)

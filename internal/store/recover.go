@@ -28,6 +28,7 @@ type recovery struct {
 	indexBegin int64 // and from here on in the index
 	end        int64 // of the log
 	last       position
+	indexFull  bool // it can't be written: no more tries
 }
 
 // errGap: a queue misses units of records that were not read.
@@ -421,9 +422,19 @@ func (r *recovery) derive() error {
 		}
 		s.scanAll = false
 	}
-	if r.verdict != soundCheckpoint {
-		return s.checkpoint() // the next opening needs no rule of Java's
+	if r.verdict != soundCheckpoint { // the next opening needs no rule of Java's
+		return s.unlessFull(s.checkpoint())
 	}
+	return nil
+}
+
+// unlessFull returns err, but nil when the disk is full: what can't be written waits in memory. A store on a full disk
+// must open, or nobody could read from it or clean it.
+func (s *Store) unlessFull(err error) error {
+	if err == nil || !isFull(err) {
+		return err
+	}
+	s.log.Warn("recovery: the disk is full, consume queues and checkpoint are written when there is room", "error", err)
 	return nil
 }
 
@@ -476,13 +487,14 @@ func (r *recovery) redispatchIn(g *segment, at int64, touched map[*queue]bool, a
 			s.index.add(m.Topic, m.SysFlag, m.Properties, at, m.StoreTimestamp)
 		}
 		at += int64(n)
-		if s.tailBytes.Load() > flushTailBytes {
-			if err := s.flushQueues(); err != nil {
+		if s.tailBytes.Load() > flushTailBytes && s.queuesFail.Load() == nil {
+			if err := s.unlessFull(s.flushQueues()); err != nil {
 				return 0, err
 			}
 		}
-		if s.index != nil && s.index.behind() {
-			if err := s.index.flush(); err != nil {
+		if s.index != nil && s.index.behind() && !r.indexFull {
+			err := s.index.flush()
+			if r.indexFull = err != nil; s.unlessFull(err) != nil {
 				return 0, err
 			}
 		}

@@ -176,9 +176,13 @@ type Store struct {
 	closed atomic.Bool
 
 	// the committer's
-	dirtySeg *segment // written last
-	unclean  span     // a failed write may have left bytes there
-	diskFull bool
+	dirtySeg  *segment // written last
+	unclean   span     // a failed write may have left bytes there
+	wrote     bool     // the batch at hand came to its first write
+	diskFull  bool
+	unchecked int64 // bytes written since the disk's room was looked at
+
+	reserve int64 // bytes of the disk that appends leave to the rest; fixed after opening
 }
 
 // span is a range of physical offsets.
@@ -287,6 +291,9 @@ func (s *Store) open() error {
 	if err := s.writeAbort(); err != nil {
 		return err
 	}
+	if total, _, err := s.fs.Usage(s.o.LogDir); err == nil {
+		s.reserve = int64(min(total/16, maxReserve))
+	}
 	if err = s.loadSegments(); err == nil {
 		err = s.recover(clean)
 	}
@@ -312,7 +319,8 @@ func (s *Store) writeAbort() error {
 	if err != nil {
 		return err
 	}
-	if _, err = f.WriteAt(fmt.Append(nil, os.Getpid()), 0); err == nil {
+	// That it exists is what counts: a store on a full disk must open all the same.
+	if _, err = f.WriteAt(fmt.Append(nil, os.Getpid()), 0); err == nil || isFull(err) {
 		err = f.Sync()
 	}
 	return errors.Join(err, f.Close(), s.fs.SyncDir(s.o.Dir))

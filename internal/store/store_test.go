@@ -394,6 +394,87 @@ func TestCleaning(t *testing.T) {
 	}
 }
 
+// TestReserve: appends stop while the disk still has room for the rest of the store, so that it can be cleaned.
+func TestReserve(t *testing.T) {
+	m := vfs.NewMem()
+	s := mustOpen(t, smallOptions(m))
+	put(t, s, "T", 0, "one")
+	body := make([]byte, 2000)
+	fill := func() error {
+		for range 600 { // room is looked at each MiB
+			if _, err := s.Put(t.Context(), &message.Message{Topic: "T", Body: body}); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	m.SetFree(maxReserve + 1<<20)
+	if err := fill(); err != nil {
+		t.Errorf("with room: %v", err)
+	}
+	m.SetFree(maxReserve - 1)
+	err := fill()
+	if !errors.Is(err, ErrDiskFull) {
+		t.Errorf("without: %v", err)
+	}
+	t.Log(err)
+	end := s.MaxOffset("T", 0)
+	if err := fill(); !errors.Is(err, ErrDiskFull) || s.MaxOffset("T", 0) != end {
+		t.Errorf("and again: %v", err)
+	}
+	if n, err := s.Clean(CleanPolicy{Hour: true, MaxFiles: 1000}, time.Now().Add(time.Hour)); err != nil || n < 100 {
+		t.Errorf("cleaned %d, %v", n, err)
+	}
+	m.SetFree(maxReserve + 1<<20)
+	if r := put(t, s, "T", 0, "two"); r.QueueOffset != end {
+		t.Errorf("queue offset %d, want %d", r.QueueOffset, end)
+	}
+	mustClose(t, s)
+}
+
+// TestOpenOnAFullDisk: a killed store whose disk is full opens, can be read, and refuses.
+func TestOpenOnAFullDisk(t *testing.T) {
+	for _, checkpointed := range []bool{true, false} {
+		m := vfs.NewMem()
+		s := mustOpen(t, smallOptions(m))
+		for i := range 30 {
+			put(t, s, "T", 0, fmt.Sprint(i))
+			if i == 10 && checkpointed {
+				if err := s.checkpoint(); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+		m = m.Kill()
+		_ = s.Close()
+		m.SetFree(0)
+		m.FailWith(func(op, name string) error {
+			if op == "write" && !strings.Contains(name, "commitlog") && !strings.Contains(name, "/index/") {
+				return syscall.ENOSPC
+			}
+			return nil
+		})
+		s = mustOpen(t, smallOptions(m))
+		if got := read(t, s, "T", 0); len(got) != 30 {
+			t.Errorf("%d messages", len(got))
+		}
+		msg := message.Message{Topic: "T", Body: make([]byte, 3000)}
+		var err error
+		for range 400 {
+			if _, err = s.Put(t.Context(), &msg); err != nil {
+				break
+			}
+		}
+		if !errors.Is(err, ErrDiskFull) {
+			t.Errorf("put: %v", err)
+		}
+		m.FailWith(nil)
+		m.SetFree(1 << 39)
+		put(t, s, "T", 0, "x")
+		mustClose(t, s)
+	}
+}
+
 // TestDiskAboveItsLimit: appends are refused above the upper limit until use is down to the lower one.
 func TestDiskAboveItsLimit(t *testing.T) {
 	s := mustOpen(t, smallOptions(vfs.NewMem()))
