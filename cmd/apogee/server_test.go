@@ -185,6 +185,8 @@ func TestBadRequests(t *testing.T) {
 		{"pull before the beginning", protocol.PullMessage, pull("Bad", 1, -5), nil, "", protocol.PullOffsetMoved, ""},
 		{"commit of no group", protocol.UpdateConsumerOffset, nil, field("consumerGroup", "Nobody", "topic", "Bad", "queueId", "0", "commitOffset", "1"), "", protocol.SubscriptionGroupNotExist, "Nobody"},
 		{"heartbeat that is no JSON", protocol.HeartBeat, nil, nil, "{", protocol.SystemError, "heartbeat"},
+		{"lock by nobody", protocol.LockBatchMQ, nil, nil, `{"consumerGroup":"G","mqSet":[]}`, protocol.InvalidParameter, "clientId is missing"},
+		{"unlock for no group", protocol.UnlockBatchMQ, nil, nil, `{"clientId":"c"}`, protocol.InvalidParameter, "consumerGroup is missing"},
 		{"message that isn't there", protocol.ViewMessageByID, nil, field("offset", "123456789"), "", protocol.SystemError, "123456789"},
 		{"send back of what isn't there", protocol.ConsumerSendMsgBack, nil, field("offset", "99999999", "group", "G", "delayLevel", "0"), "", protocol.SystemError, "99999999"},
 		{"topic with a million queues", protocol.UpdateAndCreateTopic, &protocol.CreateTopicRequest{Topic: "Many", ReadQueueNums: 1_000_000, WriteQueueNums: 1, Perm: 6}, nil, "", protocol.InvalidParameter, "1000000 queues"},

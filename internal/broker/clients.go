@@ -218,6 +218,9 @@ func (b *Broker) lockQueues(c *remoting.Conn, req *remoting.Command) (*remoting.
 	if err := fastjson.Unmarshal(req.Body, &body); err != nil {
 		return nil, refuse(protocol.SystemError, "lock body: %s", err)
 	}
+	if err := namesLocker(body); err != nil {
+		return nil, err
+	}
 	b.clients.mu.Lock()
 	held, notices := b.clients.reg.Lock(connOf(c), body.ConsumerGroup, body.ClientID, lockQueuesOf(body.MQSet), b.now())
 	b.clients.flagsLocked()
@@ -236,6 +239,9 @@ func (b *Broker) unlockQueues(c *remoting.Conn, req *remoting.Command) (*remotin
 	if err := fastjson.Unmarshal(req.Body, &body); err != nil {
 		return nil, refuse(protocol.SystemError, "unlock body: %s", err)
 	}
+	if err := namesLocker(body); err != nil {
+		return nil, err
+	}
 	b.clients.mu.Lock()
 	notices := b.clients.reg.Unlock(connOf(c), body.ConsumerGroup, body.ClientID, lockQueuesOf(body.MQSet), b.now())
 	b.clients.flagsLocked()
@@ -243,6 +249,17 @@ func (b *Broker) unlockQueues(c *remoting.Conn, req *remoting.Command) (*remotin
 	b.notify(notices)
 	b.wakeClock()
 	return &remoting.Response{}, nil
+}
+
+// namesLocker refuses a lock or unlock that doesn't say who asks.
+func namesLocker(body protocol.LockBatchRequest) error {
+	switch {
+	case body.ConsumerGroup == "":
+		return refuse(protocol.InvalidParameter, "lock body: consumerGroup is missing")
+	case body.ClientID == "":
+		return refuse(protocol.InvalidParameter, "lock body: clientId is missing")
+	}
+	return nil
 }
 
 func lockQueuesOf(list []protocol.MessageQueue) []lock.Queue {
