@@ -31,7 +31,7 @@ type Handler interface {
 type Limits struct {
 	MaxFrame     int           // bytes; default MaxFrame
 	IdleTimeout  time.Duration // without a byte in either direction; default 120 s, as Java
-	WriteTimeout time.Duration // without the peer taking anything; default 30 s
+	WriteTimeout time.Duration // without the peer taking anything; default 30 s. The kernel's user timeout may be sooner: 15 s
 	HighWater    int           // bytes waiting to be written above which no request is read; default 8 MiB
 	MaxPending   int           // bytes waiting to be written above which the peer is cut off; default 256 MiB
 	MaxConns     int           // of a server; default 100,000
@@ -172,6 +172,11 @@ func (c *Conn) Close(reason error) {
 	if c.closed {
 		c.mu.Unlock()
 		return
+	}
+	if c.outBytes > 0 && (errors.Is(reason, os.ErrDeadlineExceeded) || errors.Is(reason, syscall.ETIMEDOUT)) {
+		// Nothing was taken for the write timeout, or for the kernel's user timeout (see tune), or the host is gone.
+		c.stats.Slow.Add(1)
+		reason = fmt.Errorf("%w: %w", ErrSlowReader, reason)
 	}
 	c.closed, c.closeErr = true, reason
 	out := c.out
@@ -444,17 +449,15 @@ func (c *Conn) write() {
 			}
 		}
 		err := c.writePieces(pieces)
+		if err != nil {
+			c.Close(err)
+		}
 		now.release()
 		c.mu.Lock()
 		c.outBytes -= now.size
 		room := c.outBytes <= c.limits.HighWater
 		c.mu.Unlock()
 		if err != nil {
-			if errors.Is(err, os.ErrDeadlineExceeded) {
-				c.stats.Slow.Add(1)
-				err = ErrSlowReader
-			}
-			c.Close(err)
 			return
 		}
 		if room {

@@ -7,6 +7,6 @@
 // system call.
 //
 // A connection's memory is bounded: a frame's buffer grows as its bytes arrive, never by what its length claims;
-// while too much waits to be written no further request is read; and a peer that takes nothing for WriteTimeout
+// while too much waits to be written no further request is read; and a peer that takes nothing for a while
 // is cut off.
 package remoting
