@@ -206,6 +206,9 @@ func (b *Broker) checkClient(_ *remoting.Conn, req *remoting.Command) (*remoting
 		return nil, refuse(protocol.SystemError, "check client body: %s", err)
 	}
 	d := body.SubscriptionData
+	if body.Group == "" || d.Topic == "" {
+		return nil, refuse(protocol.InvalidParameter, "check client body: group or subscriptionData.topic is missing")
+	}
 	if d.ExpressionType == "" || d.ExpressionType == filter.TypeTag {
 		return &remoting.Response{}, nil
 	}

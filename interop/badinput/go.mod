@@ -1,0 +1,3 @@
+module github.com/apogeemq/apogee/interop/badinput
+
+go 1.26
