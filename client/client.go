@@ -1,313 +1,328 @@
-// Package client sends messages to RocketMQ brokers, of whichever make, and reads them.
+// Package client is a Go client for RocketMQ: producers, consumers that handle messages, and consumers that poll.
+// It works with brokers and name servers of Apache RocketMQ 4.x and 5.x and with Apogee.
 //
-// This is its first version: synchronous sends with retries on other queues, and a reader of a topic's queues.
-// Consumer groups with rebalancing are still to come; until then use an Apache client for them.
+// A Client holds the connections, and producers and consumers are made from it:
+//
+//	c, err := client.New(client.WithNameServers("127.0.0.1:9876"))
+//	p, err := c.NewProducer("orders")
+//	_, err = p.Send(ctx, &client.Message{Topic: "Orders", Body: body})
+//
+// Every call takes a context and returns when it ends. Nothing is global: what a Client started is gone after Close.
 package client
 
 import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"math/rand/v2"
+	"net"
 	"net/netip"
 	"os"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
 
-	"github.com/apogeemq/apogee/internal/fastjson"
 	"github.com/apogeemq/apogee/internal/message"
 	"github.com/apogeemq/apogee/internal/protocol"
 	"github.com/apogeemq/apogee/internal/remoting"
+	"github.com/apogeemq/apogee/internal/run"
 )
 
-// Errors of the client.
-var (
-	// ErrClosed: the client is closed.
-	ErrClosed = errors.New("the client is closed")
-	// ErrNoRoute: no name server knows a broker with such a queue.
-	ErrNoRoute = errors.New("no route")
-)
-
-// Error is a refusal by a server.
-type Error struct {
-	Code   int    // RocketMQ's response code
-	Remark string // the server's words
-	Addr   string // the server
-}
-
-func (e *Error) Error() string {
-	return fmt.Sprintf("%s answered %s (%d): %s", e.Addr, protocol.ResponseCode(e.Code), e.Code, e.Remark)
-}
-
-// Message is one message. Those that were read have the fields below Body set.
-type Message struct {
-	Topic string
-	Tags  string
-	Keys  []string
-	// Properties are the user's; system properties are not among them.
-	Properties map[string]string
-	Body       []byte
-
-	ID          string // unique id, made by the producer
-	OffsetID    string // the broker's id
-	Queue       int
-	QueueOffset int64
-	Born        time.Time
-	Stored      time.Time
-	Retries     int // how often a consumer gave it back
-}
-
-// SendResult says where a message went.
-type SendResult struct {
-	ID, OffsetID, Broker string
-	Queue                int
-	QueueOffset          int64
-}
-
-// Client holds connections to name servers and brokers. It is safe for concurrent use.
+// Client holds connections to name servers and brokers, and what it knows of topics. It is safe for concurrent use.
+// Most programs need one.
 type Client struct {
-	names []string
-	ids   *message.UniqueIDs
-	turn  atomic.Uint32
+	o     options
+	id    string
+	log   *slog.Logger
+	run   *run.Group
+	names *names
+	conns conns
+	routes
+	ids *message.UniqueIDs
 
-	mu     sync.Mutex
-	conns  map[string]*remoting.Conn
-	routes map[string]route
-	closed bool
+	mu        sync.Mutex
+	producers map[string]*Producer // by wrapped group
+	consumers map[string]member    // by wrapped group
+	children  map[closer]struct{}
+	closed    bool
+	beats     atomic.Int64 // heartbeats sent, for tests
 }
 
-type route struct {
-	data protocol.TopicRouteData
-	at   time.Time
+// member is a consumer in its group, as the client sees it.
+type member interface {
+	wake()                                                                // the group changed, or the network did
+	disconnected(addr string, reason error)                               // a broker's connection closed
+	heartbeatData() protocol.ConsumerData                                 // what brokers are to know
+	stopsWhenDisconnected() bool                                          // what it promises
+	answer(ctx context.Context, req *remoting.Command) *remoting.Response // the broker's request for this group
 }
 
-// routeFresh is how long a route is used before it is asked for again.
-const routeFresh = 30 * time.Second
+// closer is what Close closes first.
+type closer interface {
+	Close(ctx context.Context) error
+}
 
-// New returns a client of the given name servers ("host:port"). It connects when it needs to.
-func New(nameServers ...string) (*Client, error) {
-	if len(nameServers) == 0 {
-		return nil, errors.New("client: no name server: give at least one host:port")
+// New returns a client. It connects when it needs to. Options that can't be right give an error that wraps
+// ErrInvalid.
+func New(opts ...Option) (*Client, error) {
+	o := options{timeout: 3 * time.Second, heartbeat: 30 * time.Second}
+	for _, f := range opts {
+		if err := f(&o); err != nil {
+			return nil, fmt.Errorf("client: %w", err)
+		}
 	}
-	return &Client{names: nameServers, conns: map[string]*remoting.Conn{}, routes: map[string]route{},
-		ids: message.NewUniqueIDs(netip.AddrFrom4([4]byte{127, 0, 0, 1}), os.Getpid(), rand.Uint32())}, nil
-}
-
-// Close closes the connections; calls that wait fail.
-func (c *Client) Close() {
-	c.mu.Lock()
-	conns := c.conns
-	c.conns, c.closed = map[string]*remoting.Conn{}, true
-	c.mu.Unlock()
-	for _, conn := range conns {
-		conn.Close(ErrClosed)
-		conn.Wait()
+	if o.names == nil {
+		if o.names = splitAddrs(os.Getenv("NAMESRV_ADDR")); len(o.names) == 0 {
+			return nil, fmt.Errorf("client: %w", invalid("no name server: use WithNameServers, or set NAMESRV_ADDR to host:port[;host:port]"))
+		}
+		if err := checkAddrs(o.names); err != nil {
+			return nil, fmt.Errorf("client: NAMESRV_ADDR: %w", err)
+		}
 	}
+	if o.log == nil {
+		o.log = slog.New(slog.DiscardHandler)
+	}
+	ip := localIP()
+	c := &Client{o: o, id: o.id, log: o.log, run: run.NewGroup(context.Background()), names: newNames(o.names),
+		ids:       message.NewUniqueIDs(ip, os.Getpid(), rand.Uint32()),
+		producers: map[string]*Producer{}, consumers: map[string]member{}, children: map[closer]struct{}{}}
+	if c.id == "" {
+		// Random, because address and process id can be the same in every container of a cluster.
+		c.id = fmt.Sprintf("%s@%d#%016x", ip, os.Getpid(), rand.Uint64())
+	}
+	c.conns = conns{c: c, m: map[string]*conn{}}
+	c.routes = routes{c: c, known: map[string]*route{}, calls: map[string]*routeCall{}}
+	c.run.Go(c.beat)
+	return c, nil
 }
 
-func (c *Client) conn(ctx context.Context, addr string) (*remoting.Conn, error) {
+// ID returns the client's id, as brokers know it: unlike that of any other client, whatever host, address and process
+// id they share.
+func (c *Client) ID() string { return c.id }
+
+// Close closes the client's producers and consumers (see Consumer.Close) and its connections; calls that wait fail
+// with ErrClosed. It returns ctx's error when something didn't end in time, and nothing of the client goes on then
+// but handlers that don't return. A second Close does nothing.
+func (c *Client) Close(ctx context.Context) error {
 	c.mu.Lock()
 	if c.closed {
 		c.mu.Unlock()
-		return nil, ErrClosed
+		return nil
 	}
-	if conn := c.conns[addr]; conn != nil && conn.Err() == nil {
-		c.mu.Unlock()
-		return conn, nil
+	c.closed = true
+	children := make([]closer, 0, len(c.children))
+	for k := range c.children {
+		children = append(children, k)
 	}
 	c.mu.Unlock()
-	conn, err := remoting.Dial(ctx, addr, remoting.DialOptions{})
-	if err != nil {
-		return nil, err
+	errs := make(chan error, len(children))
+	for _, k := range children {
+		go func() { errs <- k.Close(ctx) }()
 	}
+	var all []error
+	for range children {
+		all = append(all, <-errs)
+	}
+	c.run.Stop()
+	c.conns.close()
+	all = append(all, c.run.Wait(ctx))
+	return errors.Join(all...)
+}
+
+// adopt notes a producer or consumer that Close is to close.
+func (c *Client) adopt(k closer) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if other := c.conns[addr]; c.closed || other != nil && other.Err() == nil { // another call was faster
-		conn.Close(nil)
-		if c.closed {
-			return nil, ErrClosed
-		}
-		return other, nil
+	if c.closed {
+		return ErrClosed
 	}
-	c.conns[addr] = conn
-	return conn, nil
+	c.children[k] = struct{}{}
+	return nil
 }
 
-func (c *Client) invoke(ctx context.Context, addr string, r *remoting.Request) (*remoting.Command, error) {
-	conn, err := c.conn(ctx, addr)
-	if err != nil {
-		return nil, err
-	}
-	r.Language = protocol.Go
-	return conn.Invoke(ctx, r)
-}
-
-func refusal(addr string, a *remoting.Command) error {
-	return &Error{Code: int(a.Code), Remark: a.Remark, Addr: addr}
-}
-
-// route returns the route of a topic from the first name server that answers.
-func (c *Client) route(ctx context.Context, topic string, fresh bool) (protocol.TopicRouteData, error) {
+func (c *Client) disown(k closer) {
 	c.mu.Lock()
-	r, ok := c.routes[topic]
-	c.mu.Unlock()
-	if ok && !fresh && time.Since(r.at) < routeFresh {
-		return r.data, nil
+	defer c.mu.Unlock()
+	delete(c.children, k)
+}
+
+// bound gives a call without a deadline the client's timeout.
+func (c *Client) bound(ctx context.Context) (context.Context, context.CancelFunc) {
+	if _, ok := ctx.Deadline(); ok {
+		return ctx, func() {}
 	}
-	var last error
-	for _, addr := range c.names {
-		a, err := c.invoke(ctx, addr, &remoting.Request{Code: protocol.GetRouteInfoByTopic, Header: &protocol.RouteRequest{Topic: topic, AcceptStandardJSONOnly: true}})
+	return context.WithTimeout(ctx, c.o.timeout)
+}
+
+// invokeName asks a name server.
+func (c *Client) invokeName(ctx context.Context, addr string, r *remoting.Request) (*remoting.Command, error) {
+	return c.call(ctx, addr, false, r)
+}
+
+// invoke asks a broker. Its answer may be a refusal: see ok. ctx bounds it; without a deadline the client's timeout
+// does.
+func (c *Client) invoke(ctx context.Context, addr string, r *remoting.Request) (*remoting.Command, error) {
+	return c.call(ctx, addr, true, r)
+}
+
+func (c *Client) call(ctx context.Context, addr string, broker bool, r *remoting.Request) (*remoting.Command, error) {
+	ctx, cancel := c.bound(ctx)
+	defer cancel()
+	r.Language = protocol.Go
+	r = c.sign(r)
+	for attempt := 0; ; attempt++ {
+		k, err := c.conns.get(ctx, addr, broker)
 		if err != nil {
-			last = err
-			continue
+			return nil, err
 		}
-		if a.Code == int32(protocol.TopicNotExist) {
-			return protocol.TopicRouteData{}, fmt.Errorf("topic %s: %w", topic, ErrNoRoute)
-		}
-		if a.Code != int32(protocol.Success) {
-			last = refusal(addr, a)
-			continue
-		}
-		var d protocol.TopicRouteData
-		if err := fastjson.Unmarshal(a.Body, &d); err != nil {
-			return d, fmt.Errorf("route of %s: %w", topic, err)
-		}
-		c.mu.Lock()
-		c.routes[topic] = route{d, time.Now()}
-		c.mu.Unlock()
-		return d, nil
-	}
-	return protocol.TopicRouteData{}, fmt.Errorf("route of %s: no name server answers: %w", topic, last)
-}
-
-// queue is one queue and where it is.
-type queue struct {
-	broker, addr string
-	id           int32
-}
-
-func queues(d protocol.TopicRouteData, perm int32, count func(protocol.QueueData) int32) []queue {
-	masters := map[string]string{}
-	for _, b := range d.BrokerDatas {
-		if addr, ok := b.BrokerAddrs[0]; ok {
-			masters[b.BrokerName] = addr
-		}
-	}
-	var out []queue
-	for _, q := range d.QueueDatas {
-		if addr, ok := masters[q.BrokerName]; ok && q.Perm&perm != 0 {
-			for i := range count(q) {
-				out = append(out, queue{q.BrokerName, addr, i})
+		if broker && r.Code != protocol.HeartBeat {
+			if err := c.greet(ctx, k); err != nil {
+				return nil, err
 			}
 		}
+		a, err := k.rc.Invoke(ctx, r)
+		if err != nil {
+			return nil, transport(addr, err)
+		}
+		if a.Code == int32(protocol.GoAway) && attempt == 0 { // Java's client connects anew and sends once more
+			k.rc.Close(remoting.ErrClosed)
+			continue
+		}
+		return a, nil
+	}
+}
+
+// oneWay sends a request without an answer. It waits for a connection, not for the bytes to leave.
+func (c *Client) oneWay(ctx context.Context, addr string, r *remoting.Request) error {
+	ctx, cancel := c.bound(ctx)
+	defer cancel()
+	r.Language = protocol.Go
+	k, err := c.conns.get(ctx, addr, true)
+	if err != nil {
+		return err
+	}
+	if err := c.greet(ctx, k); err != nil {
+		return err
+	}
+	return transport(addr, k.rc.OneWay(c.sign(r)))
+}
+
+// disconnected is called once for each connection that closed.
+func (c *Client) disconnected(k *conn, reason error) {
+	if k.broker {
+		c.log.Debug("connection to a broker closed", "addr", k.addr, "reason", reason)
+	}
+	for _, m := range c.members() {
+		m.disconnected(k.addr, reason)
+	}
+}
+
+func (c *Client) members() []member {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	out := make([]member, 0, len(c.consumers))
+	for _, m := range c.consumers {
+		out = append(out, m)
 	}
 	return out
 }
 
-// Topics and numbers that clients name when a topic doesn't exist yet.
-const (
-	templateTopic  = "TBW102"
-	templateQueues = 4
-	sendAttempts   = 3
-)
-
-func (c *Client) writeQueues(ctx context.Context, topic string, fresh bool) ([]queue, error) {
-	d, err := c.route(ctx, topic, fresh)
-	limit := int32(1 << 30)
-	if errors.Is(err, ErrNoRoute) {
-		// The broker makes the topic at the first send, where it may.
-		if d, err = c.route(ctx, templateTopic, fresh); errors.Is(err, ErrNoRoute) {
-			return nil, fmt.Errorf("topic %s: %w, and topics are not made by themselves", topic, ErrNoRoute)
+// Serve implements remoting.Handler: a broker's requests. It runs on the connection's reader, so it hands on what
+// takes time.
+func (c *Client) Serve(rc *remoting.Conn, req *remoting.Command) {
+	switch protocol.RequestCode(req.Code) {
+	case protocol.NotifyConsumerIdsChanged:
+		var h protocol.ConsumerGroupRequest
+		if protocol.Decode(req.Fields, &h) != nil {
+			return
 		}
-		limit = templateQueues
-	}
-	if err != nil {
-		return nil, err
-	}
-	qs := queues(d, 2, func(q protocol.QueueData) int32 { return min(q.WriteQueueNums, limit) })
-	if len(qs) == 0 {
-		return nil, fmt.Errorf("topic %s: %w with a writable queue", topic, ErrNoRoute)
-	}
-	return qs, nil
-}
-
-// Send sends m and waits until the broker has it, as safe as its flush mode promises. A send that fails is tried
-// again on other queues up to three times in all; m keeps its id. ctx bounds everything.
-func (c *Client) Send(ctx context.Context, m *Message) (*SendResult, error) {
-	if m.Topic == "" || len(m.Body) == 0 {
-		return nil, errors.New("send: a message needs a topic and a body")
-	}
-	if m.ID == "" {
-		m.ID = c.ids.Next(time.Now())
-	}
-	props := encodeProperties(m)
-	var last error
-	for attempt := range sendAttempts {
-		qs, err := c.writeQueues(ctx, m.Topic, attempt > 0)
-		if err != nil {
-			return nil, fmt.Errorf("send: %w", err)
+		c.mu.Lock()
+		m := c.consumers[h.ConsumerGroup]
+		c.mu.Unlock()
+		if m != nil {
+			m.wake()
 		}
-		q := qs[int(c.turn.Add(1))%len(qs)]
-		r, err := c.sendTo(ctx, q, m, props)
-		if err == nil {
-			return r, nil
-		}
-		var refused *Error
-		if ctx.Err() != nil || errors.As(err, &refused) && !retriable(refused.Code) {
-			return nil, fmt.Errorf("send: %w", err)
-		}
-		last = err
-	}
-	return nil, fmt.Errorf("send: %d attempts failed: %w", sendAttempts, last)
-}
-
-// retriable are the codes on which another broker may take the message (as the Java client has them).
-func retriable(code int) bool {
-	switch protocol.ResponseCode(code) {
-	case protocol.TopicNotExist, protocol.ServiceNotAvailable, protocol.SystemError, protocol.SystemBusy, protocol.NoPermission, protocol.GoAway, 204, 205:
-		return true
-	}
-	return false
-}
-
-func encodeProperties(m *Message) []byte {
-	var p []byte
-	for k, v := range m.Properties {
-		p = message.AppendProperty(p, k, v)
-	}
-	if m.Tags != "" {
-		p = message.AppendProperty(p, message.PropertyTags, m.Tags)
-	}
-	for i, k := range m.Keys {
-		if i == 0 {
-			p = append(append(p, message.PropertyKeys...), message.NameSeparator)
-		} else {
-			p = append(p, ' ')
-		}
-		if p = append(p, k...); i == len(m.Keys)-1 {
-			p = append(p, message.PropertySeparator)
-		}
-	}
-	p = message.AppendProperty(p, message.PropertyUniqueKey, m.ID)
-	return message.AppendProperty(p, message.PropertyWaitStoreMsgOK, "true")
-}
-
-func (c *Client) sendTo(ctx context.Context, q queue, m *Message, props []byte) (*SendResult, error) {
-	h := &protocol.SendMessageRequest{ProducerGroup: []byte("apogee"), Topic: []byte(m.Topic), DefaultTopic: []byte(templateTopic), DefaultTopicQueueNums: templateQueues,
-		QueueID: q.id, BornTimestamp: time.Now().UnixMilli(), Properties: props, BrokerName: []byte(q.broker)}
-	a, err := c.invoke(ctx, q.addr, &remoting.Request{Code: protocol.SendMessageV2, Header: h, Body: m.Body})
-	if err != nil {
-		return nil, err
-	}
-	switch protocol.ResponseCode(a.Code) {
-	case protocol.Success, protocol.FlushDiskTimeout, protocol.FlushSlaveTimeout, protocol.SlaveNotAvailable: // all of them: stored
 	default:
-		return nil, refusal(q.addr, a)
+		own, ticket := req.Clone(), req.Ticket(rc)
+		started := c.run.Go(func(ctx context.Context) {
+			resp := c.answer(ctx, rc, own)
+			if resp != nil {
+				_ = ticket.Reply(resp)
+			}
+		})
+		if !started {
+			_ = ticket.Reply(&remoting.Response{Code: protocol.SystemError, Remark: "the client is closing"})
+		}
 	}
-	var r protocol.SendMessageResponse
-	if err := r.DecodeFields(a.Fields); err != nil {
-		return nil, err
+}
+
+// answer serves the broker's requests that take time; nil means that the code wants no answer.
+func (c *Client) answer(ctx context.Context, rc *remoting.Conn, req *remoting.Command) *remoting.Response {
+	if r, ok := c.answerProducer(ctx, rc, req); ok {
+		return r
 	}
-	return &SendResult{ID: m.ID, OffsetID: r.MsgID, Broker: q.broker, Queue: int(r.QueueID), QueueOffset: r.QueueOffset}, nil
+	group, _ := req.Fields.Get("consumerGroup")
+	if len(group) == 0 {
+		group, _ = req.Fields.Get("group")
+	}
+	c.mu.Lock()
+	m := c.consumers[string(group)]
+	c.mu.Unlock()
+	if m != nil {
+		return m.answer(ctx, req)
+	}
+	return remoting.NotSupported(req.Code)
+}
+
+// localIP is the address in ids: the first of an interface that is up, public before private, IPv4 before IPv6 (as
+// the Java client's), else the loopback.
+func localIP() netip.Addr {
+	best, rank := netip.AddrFrom4([4]byte{127, 0, 0, 1}), 0
+	addrs, err := net.InterfaceAddrs()
+	if err != nil {
+		return best
+	}
+	for _, a := range addrs {
+		n, ok := a.(*net.IPNet)
+		if !ok {
+			continue
+		}
+		ip, ok := netip.AddrFromSlice(n.IP)
+		if !ok {
+			continue
+		}
+		ip = ip.Unmap()
+		r := 0
+		switch {
+		case ip.IsLoopback() || ip.IsLinkLocalUnicast() || ip.IsMulticast():
+			continue
+		case ip.Is4() && !ip.IsPrivate():
+			r = 4
+		case ip.Is4():
+			r = 3
+		case !ip.IsPrivate():
+			r = 2
+		default:
+			r = 1
+		}
+		if r > rank {
+			best, rank = ip, r
+		}
+	}
+	return best
+}
+
+func splitAddrs(s string) []string {
+	return strings.FieldsFunc(s, func(r rune) bool { return r == ';' || r == ',' || r == ' ' })
+}
+
+func checkAddrs(addrs []string) error {
+	for _, a := range addrs {
+		if host, port, err := net.SplitHostPort(a); err != nil || host == "" || port == "" {
+			return invalid("name server %q: want host:port", a)
+		}
+	}
+	return nil
 }

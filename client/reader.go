@@ -2,14 +2,11 @@ package client
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"strings"
 	"sync"
 	"time"
 
 	"github.com/apogeemq/apogee/internal/filter"
-	"github.com/apogeemq/apogee/internal/message"
 	"github.com/apogeemq/apogee/internal/protocol"
 	"github.com/apogeemq/apogee/internal/remoting"
 )
@@ -36,6 +33,12 @@ type Reader struct {
 	done   chan struct{}
 }
 
+// queue is one queue and where it is.
+type queue struct {
+	broker, addr string
+	id           int32
+}
+
 // readerGroup is a group that every broker has.
 const readerGroup = "TOOLS_CONSUMER"
 
@@ -44,7 +47,6 @@ const (
 	pullSuspend = 15 * time.Second
 	pullMargin  = 5 * time.Second // the answer's way, beyond the broker's hold
 	readerRetry = 200 * time.Millisecond
-	maxBody     = 64 << 20 // a decompressed one
 )
 
 // Read starts a reader. tags is a tag expression ("A || B"; "" or "*" for everything). ctx bounds the start only.
@@ -53,11 +55,16 @@ func (c *Client) Read(ctx context.Context, topic, tags string, start Start) (*Re
 	if err != nil {
 		return nil, fmt.Errorf("read %s: %w", topic, err)
 	}
-	d, err := c.route(ctx, topic, true)
+	d, err := c.routes.get(ctx, c.wrap(topic), 0)
 	if err != nil {
 		return nil, fmt.Errorf("read: %w", err)
 	}
-	qs := queues(d, 4, func(q protocol.QueueData) int32 { return q.ReadQueueNums })
+	var qs []queue
+	for _, q := range d.read {
+		if addr, ok := d.master(q.Broker); ok {
+			qs = append(qs, queue{broker: q.Broker, addr: addr, id: int32(q.ID)})
+		}
+	}
 	if len(qs) == 0 {
 		return nil, fmt.Errorf("read %s: %w with a readable queue", topic, ErrNoRoute)
 	}
@@ -67,7 +74,7 @@ func (c *Client) Read(ctx context.Context, topic, tags string, start Start) (*Re
 	}
 	offsets := make([]int64, len(qs))
 	for i, q := range qs {
-		a, err := c.invoke(ctx, q.addr, &remoting.Request{Code: code, Header: &protocol.QueueRequest{Topic: topic, QueueID: q.id}})
+		a, err := c.invoke(ctx, q.addr, &remoting.Request{Code: code, Header: &protocol.QueueRequest{Topic: c.wrap(topic), QueueID: q.id}})
 		if err != nil {
 			return nil, fmt.Errorf("read %s: %w", topic, err)
 		}
@@ -141,7 +148,7 @@ func (r *Reader) loop(ctx context.Context, q queue, offset int64) {
 func (r *Reader) pull(ctx context.Context, q queue, offset int64) ([]*Message, int64, error) {
 	ctx, cancel := context.WithTimeout(ctx, pullSuspend+pullMargin)
 	defer cancel()
-	h := &protocol.PullMessageRequest{ConsumerGroup: []byte(readerGroup), Topic: []byte(r.topic), QueueID: q.id, QueueOffset: offset, MaxMsgNums: pullBatch,
+	h := &protocol.PullMessageRequest{ConsumerGroup: []byte(readerGroup), Topic: []byte(r.c.wrap(r.topic)), QueueID: q.id, QueueOffset: offset, MaxMsgNums: pullBatch,
 		SysFlag: protocol.PullSuspend | protocol.PullSubscription, SuspendTimeoutMillis: pullSuspend.Milliseconds(), Subscription: []byte(r.expr),
 		ExpressionType: []byte(filter.TypeTag), BrokerName: []byte(q.broker)}
 	a, err := r.c.invoke(ctx, q.addr, &remoting.Request{Code: protocol.PullMessage, Header: h})
@@ -154,46 +161,10 @@ func (r *Reader) pull(ctx context.Context, q queue, offset int64) ([]*Message, i
 	}
 	switch protocol.ResponseCode(a.Code) {
 	case protocol.Success:
-		ms, err := decode(a.Body, r.tags)
+		ms, err := r.c.decode(q.broker, a.Body, r.tags)
 		return ms, p.NextBeginOffset, err
 	case protocol.PullNotFound, protocol.PullRetryImmediately, protocol.PullOffsetMoved:
 		return nil, p.NextBeginOffset, nil
 	}
 	return nil, 0, refusal(q.addr, a)
-}
-
-// decode reads the messages of a pull's body; tags that only share a hash with the expression's are dropped.
-func decode(body []byte, tags *filter.Tags) ([]*Message, error) {
-	var out []*Message
-	for len(body) > 0 {
-		var m message.Message
-		n, err := message.DecodeRecord(body, &m, true)
-		if err != nil {
-			return out, fmt.Errorf("pull answer: %w", err)
-		}
-		body = body[n:]
-		x := &Message{Topic: m.Topic, Queue: int(m.QueueID), QueueOffset: m.QueueOffset, OffsetID: message.OffsetID(m.StoreHost, m.PhysicalOffset),
-			Born: time.UnixMilli(m.BornTimestamp), Stored: time.UnixMilli(m.StoreTimestamp), Retries: int(m.ReconsumeTimes), Properties: map[string]string{}}
-		for k, v := range message.PropertyMap(m.Properties) {
-			switch k {
-			case message.PropertyTags:
-				x.Tags = v
-			case message.PropertyKeys:
-				x.Keys = strings.Fields(v)
-			case message.PropertyUniqueKey:
-				x.ID = v
-			case message.PropertyWaitStoreMsgOK, message.PropertyCluster, message.PropertyMsgRegion, message.PropertyTraceOn:
-			default:
-				x.Properties[k] = v
-			}
-		}
-		if !tags.MatchTag(x.Tags) {
-			continue
-		}
-		if x.Body, err = message.Decompress(m.SysFlag, m.Body, maxBody); err != nil {
-			return out, errors.Join(fmt.Errorf("message %s", x.ID), err)
-		}
-		out = append(out, x)
-	}
-	return out, nil
 }

@@ -21,7 +21,16 @@ func nameServers(cmd *cobra.Command) *string {
 }
 
 func connect(addrs string) (*client.Client, error) {
-	return client.New(strings.FieldsFunc(addrs, func(r rune) bool { return r == ';' || r == ',' })...)
+	return client.New(client.WithNameServers(addrs))
+}
+
+// toolGroup is the producer group of the command line.
+const toolGroup = "apogee"
+
+func closeClient(c *client.Client) {
+	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+	defer cancel()
+	_ = c.Close(ctx)
 }
 
 func produceCommand() *cobra.Command {
@@ -40,7 +49,11 @@ func produceCommand() *cobra.Command {
 		if err != nil {
 			return err
 		}
-		defer c.Close()
+		defer closeClient(c)
+		p, err := c.NewProducer(toolGroup)
+		if err != nil {
+			return err
+		}
 		for i := range *count {
 			m := &client.Message{Topic: *topic, Tags: *tags, Body: []byte(*body)}
 			if *count > 1 {
@@ -50,7 +63,7 @@ func produceCommand() *cobra.Command {
 				m.Keys = []string{*key}
 			}
 			ctx, cancel := context.WithTimeout(cmd.Context(), *timeout)
-			r, err := c.Send(ctx, m)
+			r, err := p.Send(ctx, m)
 			cancel()
 			if err != nil {
 				return err
@@ -91,7 +104,7 @@ func consumeCommand() *cobra.Command {
 		if err != nil {
 			return err
 		}
-		defer c.Close()
+		defer closeClient(c)
 		r, err := c.Read(ctx, *topic, *tags, start)
 		if err != nil {
 			return err

@@ -58,13 +58,24 @@ func timeout(t *testing.T) context.Context {
 	return ctx
 }
 
+// sendMessage sends with the producer of the command line.
+func sendMessage(t *testing.T, c *client.Client, m *client.Message) (*client.SendResult, error) {
+	t.Helper()
+	p, err := c.NewProducer(toolGroup)
+	if err != nil {
+		return nil, err
+	}
+	defer p.Close(timeout(t))
+	return p.Send(timeout(t), m)
+}
+
 func connectTo(t *testing.T, s *server.Server) *client.Client {
 	t.Helper()
-	c, err := client.New(s.NamesrvAddr)
+	c, err := client.New(client.WithNameServers(s.NamesrvAddr))
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(c.Close)
+	t.Cleanup(func() { closeClient(c) })
 	return c
 }
 
@@ -80,7 +91,7 @@ func TestMessagesSurviveARestart(t *testing.T) {
 				if i%2 == 1 {
 					m.Tags = "odd"
 				}
-				if _, err := c.Send(timeout(t), m); err != nil {
+				if _, err := sendMessage(t, c, m); err != nil {
 					t.Fatal(err)
 				}
 			}
@@ -104,7 +115,7 @@ func TestMessagesSurviveARestart(t *testing.T) {
 				seen[m.ID] = true
 			}
 			// A parked read is woken by what arrives.
-			if _, err := c.Send(timeout(t), &client.Message{Topic: "Restart", Tags: "odd", Body: []byte("new"), Properties: map[string]string{"n": "new"}}); err != nil {
+			if _, err := sendMessage(t, c, &client.Message{Topic: "Restart", Tags: "odd", Body: []byte("new"), Properties: map[string]string{"n": "new"}}); err != nil {
 				t.Fatal(err)
 			}
 			if m, err := r.Next(timeout(t)); err != nil || string(m.Body) != "new" {
@@ -133,7 +144,7 @@ func TestSecondInstanceIsRefused(t *testing.T) {
 func TestBadRequests(t *testing.T) {
 	s, _ := startServer(t, t.TempDir())
 	cl := connectTo(t, s)
-	if _, err := cl.Send(timeout(t), &client.Message{Topic: "Bad", Body: []byte("x")}); err != nil {
+	if _, err := sendMessage(t, cl, &client.Message{Topic: "Bad", Body: []byte("x")}); err != nil {
 		t.Fatal(err)
 	}
 	c, err := remoting.Dial(timeout(t), s.BrokerAddr, remoting.DialOptions{})
@@ -200,7 +211,7 @@ func TestBadRequests(t *testing.T) {
 			t.Errorf("%s: code %d, remark %q; want %d with %q", x.what, a.Code, a.Remark, x.want, x.remark)
 		}
 	}
-	if _, err := cl.Send(timeout(t), &client.Message{Topic: "Bad", Body: []byte("still here")}); err != nil {
+	if _, err := sendMessage(t, cl, &client.Message{Topic: "Bad", Body: []byte("still here")}); err != nil {
 		t.Error(err)
 	}
 }
@@ -226,7 +237,7 @@ func TestHealthPage(t *testing.T) {
 func TestNewGroupStartsAtZero(t *testing.T) {
 	s, _ := startServer(t, t.TempDir())
 	cl := connectTo(t, s)
-	if _, err := cl.Send(timeout(t), &client.Message{Topic: "Young", Body: []byte("x")}); err != nil {
+	if _, err := sendMessage(t, cl, &client.Message{Topic: "Young", Body: []byte("x")}); err != nil {
 		t.Fatal(err)
 	}
 	names, err := remoting.Dial(timeout(t), s.NamesrvAddr, remoting.DialOptions{})

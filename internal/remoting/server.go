@@ -2,6 +2,7 @@ package remoting
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -249,6 +250,7 @@ type DialOptions struct {
 	Logger  *slog.Logger
 	Closed  func(*Conn, error) // may be nil
 	ID      uint64
+	TLS     *tls.Config // nil: plain text. An empty ServerName is taken from the address
 }
 
 // Dial connects to a server. ctx bounds the connecting only.
@@ -256,6 +258,11 @@ func Dial(ctx context.Context, addr string, o DialOptions) (*Conn, error) {
 	nc, err := new(net.Dialer).DialContext(ctx, "tcp", addr)
 	if err != nil {
 		return nil, fmt.Errorf("connect to %s: %w", addr, err)
+	}
+	if o.TLS != nil {
+		if nc, err = secure(ctx, nc, addr, o.TLS); err != nil {
+			return nil, err
+		}
 	}
 	if o.Handler == nil {
 		o.Handler = refuseAll{}
@@ -269,6 +276,23 @@ func Dial(ctx context.Context, addr string, o DialOptions) (*Conn, error) {
 	c := newConn(nc, o.ID, o.Handler, o.Limits.withDefaults(), o.Stats, o.Logger, o.Closed)
 	c.start()
 	return c, nil
+}
+
+// secure speaks TLS over nc, which it closes when that fails.
+func secure(ctx context.Context, nc net.Conn, addr string, cfg *tls.Config) (net.Conn, error) {
+	if t, ok := nc.(*net.TCPConn); ok {
+		tune(t)
+	}
+	if cfg.ServerName == "" && !cfg.InsecureSkipVerify {
+		cfg = cfg.Clone()
+		cfg.ServerName, _, _ = net.SplitHostPort(addr)
+	}
+	tc := tls.Client(nc, cfg)
+	if err := tc.HandshakeContext(ctx); err != nil {
+		_ = nc.Close()
+		return nil, fmt.Errorf("TLS with %s: %w", addr, err)
+	}
+	return tc, nil
 }
 
 // Wait waits until the connection's goroutines ended; Close it first.
