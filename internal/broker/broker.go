@@ -202,6 +202,12 @@ func (b *Broker) Start(mainListener, fastListener net.Listener) {
 	b.registrar.start()
 }
 
+// DropConnections closes the connections of all clients, as a network that fails does. The broker goes on.
+func (b *Broker) DropConnections() {
+	b.main.DropConns()
+	b.fast.DropConns()
+}
+
 // Close stops the broker in the order that doc.go names. ctx bounds the waiting for connections.
 func (b *Broker) Close(ctx context.Context) error {
 	if !b.closed.CompareAndSwap(false, true) {

@@ -6,8 +6,10 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"net"
 	"net/netip"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -192,6 +194,17 @@ func (s *Server) StopAccepting() {
 		_ = l.Close()
 	}
 	s.wg.Wait()
+}
+
+// DropConns closes every open connection, as a network that fails does; what they would have answered is lost. The
+// server goes on accepting.
+func (s *Server) DropConns() {
+	s.mu.Lock()
+	conns := slices.Collect(maps.Keys(s.conns))
+	s.mu.Unlock()
+	for _, c := range conns {
+		c.Close(ErrClosed)
+	}
 }
 
 // Close closes the listeners and every connection, and waits for their goroutines or for ctx. Answers that were

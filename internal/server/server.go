@@ -363,6 +363,16 @@ func netFigures(role string, st *remoting.Stats) []broker.Figure {
 	return out
 }
 
+// DropConnections closes the connections of all clients, as a network that fails does. The server goes on.
+func (s *Server) DropConnections() {
+	if s.b != nil {
+		s.b.DropConnections()
+	}
+	if s.nsrv != nil {
+		s.nsrv.DropConns()
+	}
+}
+
 // Close stops everything in order; ctx bounds it.
 func (s *Server) Close(ctx context.Context) error {
 	if !s.stopping.CompareAndSwap(false, true) {
