@@ -33,8 +33,8 @@ type Reader struct {
 	done   chan struct{}
 }
 
-// queue is one queue and where it is.
-type queue struct {
+// place is one queue and where it is.
+type place struct {
 	broker, addr string
 	id           int32
 }
@@ -59,10 +59,10 @@ func (c *Client) Read(ctx context.Context, topic, tags string, start Start) (*Re
 	if err != nil {
 		return nil, fmt.Errorf("read: %w", err)
 	}
-	var qs []queue
+	var qs []place
 	for _, q := range d.read {
 		if addr, ok := d.master(q.Broker); ok {
-			qs = append(qs, queue{broker: q.Broker, addr: addr, id: int32(q.ID)})
+			qs = append(qs, place{broker: q.Broker, addr: addr, id: int32(q.ID)})
 		}
 	}
 	if len(qs) == 0 {
@@ -119,7 +119,7 @@ func (r *Reader) Close() {
 }
 
 // loop pulls one queue until the reader closes. Transport errors are tried again.
-func (r *Reader) loop(ctx context.Context, q queue, offset int64) {
+func (r *Reader) loop(ctx context.Context, q place, offset int64) {
 	for ctx.Err() == nil {
 		ms, next, err := r.pull(ctx, q, offset)
 		if err != nil {
@@ -145,7 +145,7 @@ func (r *Reader) loop(ctx context.Context, q queue, offset int64) {
 	}
 }
 
-func (r *Reader) pull(ctx context.Context, q queue, offset int64) ([]*Message, int64, error) {
+func (r *Reader) pull(ctx context.Context, q place, offset int64) ([]*Message, int64, error) {
 	ctx, cancel := context.WithTimeout(ctx, pullSuspend+pullMargin)
 	defer cancel()
 	h := &protocol.PullMessageRequest{ConsumerGroup: []byte(readerGroup), Topic: []byte(r.c.wrap(r.topic)), QueueID: q.id, QueueOffset: offset, MaxMsgNums: pullBatch,

@@ -227,12 +227,22 @@ func (b *Broker) lockQueues(c *remoting.Conn, req *remoting.Command) (*remoting.
 	b.clients.mu.Lock()
 	held, notices := b.clients.reg.Lock(connOf(c), body.ConsumerGroup, body.ClientID, lockQueuesOf(body.MQSet), b.now())
 	b.clients.flagsLocked()
+	out := protocol.LockBatchResponse{LockOKMQSet: make([]protocol.MessageQueue, 0, len(held))}
+	got := make(map[protocol.MessageQueue]bool, len(held))
+	for _, q := range held {
+		mq := protocol.MessageQueue{Topic: q.Topic, BrokerName: q.Broker, QueueID: q.ID}
+		got[mq] = true
+		out.LockOKMQSet = append(out.LockOKMQSet, mq)
+	}
+	if body.WantHolders {
+		for _, mq := range body.MQSet {
+			if owner, ok := b.clients.reg.Owner(body.ConsumerGroup, mq.Topic, mq.QueueID, b.now()); ok && !got[mq] {
+				out.Holders = append(out.Holders, protocol.LockHolder{Queue: mq, ClientID: owner})
+			}
+		}
+	}
 	b.clients.mu.Unlock()
 	b.notify(notices)
-	out := protocol.LockBatchResponse{LockOKMQSet: make([]protocol.MessageQueue, 0, len(held))}
-	for _, q := range held {
-		out.LockOKMQSet = append(out.LockOKMQSet, protocol.MessageQueue{Topic: q.Topic, BrokerName: q.Broker, QueueID: q.ID})
-	}
 	return withBody(nil, out)
 }
 
@@ -250,6 +260,11 @@ func (b *Broker) unlockQueues(c *remoting.Conn, req *remoting.Command) (*remotin
 	b.clients.flagsLocked()
 	b.clients.mu.Unlock()
 	b.notify(notices)
+	if body.Committed { // the client committed first: others needn't wait for its offsets
+		for _, q := range body.MQSet {
+			b.notify(b.clients.committed(c, body.ConsumerGroup, q.Topic, q.QueueID, b.now()))
+		}
+	}
 	b.wakeClock()
 	return &remoting.Response{}, nil
 }

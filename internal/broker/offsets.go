@@ -27,7 +27,7 @@ func (b *Broker) queryConsumerOffset(c *remoting.Conn, req *remoting.Command) (*
 	case !b.startsAtZero(h.Topic, h.QueueID):
 		return nil, refuseWith(empty, protocol.QueryNotFound, "Not found, V3_0_6_SNAPSHOT maybe this group consumer boot first")
 	}
-	return &remoting.Response{Header: &protocol.OffsetResponse{Offset: offset}}, nil
+	return &remoting.Response{Header: &protocol.QueryConsumerOffsetResponse{Offset: offset, Open: b.offsets.Open(h.Topic, h.ConsumerGroup, h.QueueID)}}, nil
 }
 
 // startsAtZero reports whether a group without an offset begins at 0 whatever it asked for: the topic exists
@@ -58,7 +58,13 @@ func (b *Broker) updateConsumerOffset(c *remoting.Conn, req *remoting.Command) (
 	if h.QueueID < 0 || h.CommitOffset < 0 {
 		return nil, refuseWith(empty, protocol.InvalidParameter, "queueId %d and commitOffset %d: neither may be negative", h.QueueID, h.CommitOffset)
 	}
+	if !legalOpen(h.Open) {
+		return nil, refuseWith(empty, protocol.InvalidParameter, "apogeeOpen: want upTo:begin-end,begin-end in at most %d characters", maxOpen)
+	}
 	remark := b.commit(c, h.Topic, h.ConsumerGroup, h.QueueID, h.CommitOffset, b.now())
+	if remark == "" && h.Open != "" {
+		b.offsets.SetOpen(h.Topic, h.ConsumerGroup, h.QueueID, h.CommitOffset, h.Open)
+	}
 	return &remoting.Response{Header: empty, Remark: remark}, nil
 }
 
@@ -82,4 +88,22 @@ func (b *Broker) commit(c *remoting.Conn, topic, group string, queue int32, offs
 	}
 	b.notify(b.clients.committed(c, group, topic, queue, now))
 	return ""
+}
+
+// maxOpen bounds what a client may say of its work beyond an offset.
+const maxOpen = 4096
+
+// legalOpen refuses what isn't made of numbers and the signs between them.
+func legalOpen(s string) bool {
+	if len(s) > maxOpen {
+		return false
+	}
+	for i := range len(s) {
+		switch c := s[i]; {
+		case c >= '0' && c <= '9', c == ':', c == '-', c == ',':
+		default:
+			return false
+		}
+	}
+	return true
 }

@@ -216,11 +216,22 @@ type LockBatchRequest struct {
 	ConsumerGroup  string         `json:"consumerGroup"`
 	MQSet          []MessageQueue `json:"mqSet"`
 	OnlyThisBroker bool           `json:"onlyThisBroker"`
+	// WantHolders is Apogee's: the answer to a lock request is to name who holds what the caller doesn't get.
+	WantHolders bool `json:"apogeeWantHolders,omitempty"`
+	// Committed is Apogee's: the offsets of what is unlocked are in, so nobody has to wait for them.
+	Committed bool `json:"apogeeCommitted,omitempty"`
+}
+
+// LockHolder says who holds a queue's lock.
+type LockHolder struct {
+	Queue    MessageQueue `json:"queue"`
+	ClientID string       `json:"clientId"`
 }
 
 // LockBatchResponse is the body of the answer to LOCK_BATCH_MQ: the queues the caller holds.
 type LockBatchResponse struct {
 	LockOKMQSet []MessageQueue `json:"lockOKMQSet"`
+	Holders     []LockHolder   `json:"apogeeHolders,omitempty"` // see LockBatchRequest.WantHolders
 }
 
 // CheckClientRequest is the body of CHECK_CLIENT_CONFIG.
@@ -477,7 +488,7 @@ type bodyEncoder interface{ MarshalJSON() ([]byte, error) }
 // EncodeBody returns the body as Java clients read it. It doesn't escape HTML.
 func EncodeBody(v any) ([]byte, error) {
 	switch v := v.(type) {
-	case ConsumeStats, TopicStatsTable, ResetOffsetBody:
+	case ConsumeStats, TopicStatsTable, ResetOffsetBody, ConsumerRunningInfo, ConsumerStatus:
 		return v.(bodyEncoder).MarshalJSON()
 	}
 	return json.Marshal(v)

@@ -178,9 +178,18 @@ type UpdateConsumerOffsetRequest struct {
 	Topic         string `f:"topic,required"`
 	QueueID       int32  `f:"queueId,required"`
 	CommitOffset  int64  `f:"commitOffset,required"`
+	// Open is Apogee's: what beyond CommitOffset isn't done, as "upTo:begin-end,begin-end"; everything else below upTo
+	// is. It is kept with the offset and told by QUERY_CONSUMER_OFFSET.
+	Open string `f:"apogeeOpen"`
 }
 
-// OffsetResponse is the header of answers that are an offset (14, 29, 30, 31).
+// QueryConsumerOffsetResponse is the header of the answer to QUERY_CONSUMER_OFFSET.
+type QueryConsumerOffsetResponse struct {
+	Offset int64  `f:"offset,required"`
+	Open   string `f:"apogeeOpen"` // see UpdateConsumerOffsetRequest
+}
+
+// OffsetResponse is the header of answers that are an offset (29, 30, 31).
 type OffsetResponse struct {
 	Offset int64 `f:"offset,required"`
 }

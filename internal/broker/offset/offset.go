@@ -1,5 +1,6 @@
-// Package offset keeps how far consumer groups have come: config/consumerOffset.json, and in memory only how far
-// they have pulled and which resets wait for them.
+// Package offset keeps how far consumer groups have come: config/consumerOffset.json; what of the queues beyond these
+// offsets isn't done, where consumers tell (config/consumerOpen.apogee.json, which is ours alone); and in memory only
+// how far they have pulled and which resets wait for them.
 package offset
 
 import (
@@ -31,9 +32,20 @@ type Table struct {
 	offsets map[key]map[int32]int64
 	pulled  map[key]map[int32]int64
 	resets  map[key]map[int32]int64
+	open    map[key]map[int32]openNote
 	version protocol.DataVersion
 	commits int64
 	dirty   bool
+	// openDirty is dirty of the other file.
+	openFile  string
+	openDirty bool
+}
+
+// openNote is what a consumer said beyond an offset. It counts as long as that is the committed one: whoever moves the
+// offset without saying anything, a Java consumer or an operator, makes it void.
+type openNote struct {
+	Offset int64  `json:"offset"`
+	Open   string `json:"open"`
 }
 
 // versionStep is how many commits raise the data version once (consumerOffsetUpdateVersionStep).
@@ -49,7 +61,7 @@ type file struct {
 // Open loads the table. notes says what was passed over while loading.
 func Open(fs vfs.FS, dir string) (t *Table, notes []string, err error) {
 	t = &Table{fs: fs, file: path.Join(dir, "consumerOffset.json"), offsets: map[key]map[int32]int64{},
-		pulled: map[key]map[int32]int64{}, resets: map[key]map[int32]int64{}}
+		pulled: map[key]map[int32]int64{}, resets: map[key]map[int32]int64{}, open: map[key]map[int32]openNote{}, openFile: path.Join(dir, "consumerOpen.apogee.json")}
 	_, notes, err = metafile.Load(fs, t.file, func(b []byte) error {
 		var f file
 		if err := fastjson.Unmarshal(b, &f); err != nil {
@@ -67,14 +79,59 @@ func Open(fs vfs.FS, dir string) (t *Table, notes []string, err error) {
 		t.version = f.DataVersion
 		return nil
 	})
-	return t, notes, err
+	if err != nil {
+		return t, notes, err
+	}
+	_, more, err := metafile.Load(fs, t.openFile, func(b []byte) error {
+		var f map[string]map[int32]openNote
+		if err := json.Unmarshal(b, &f); err != nil {
+			return err
+		}
+		for k, queues := range f {
+			if topic, group, ok := strings.Cut(k, "@"); ok {
+				t.open[key{topic, group}] = queues
+			}
+		}
+		return nil
+	})
+	return t, append(notes, more...), err
+}
+
+// SetOpen keeps what of a queue beyond the committed offset isn't done.
+func (t *Table) SetOpen(topic, group string, queue int32, offset int64, open string) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	k := key{topic, group}
+	queues := t.open[k]
+	if queues == nil {
+		queues = map[int32]openNote{}
+		t.open[k] = queues
+	}
+	queues[queue] = openNote{offset, open}
+	t.openDirty = true
+}
+
+// Open returns what SetOpen kept, "" when the offset has moved since.
+func (t *Table) Open(topic, group string, queue int32) string {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	n, ok := t.open[key{topic, group}][queue]
+	if !ok || n.Offset != t.offsets[key{topic, group}][queue] {
+		return ""
+	}
+	return n.Open
 }
 
 // Commit moves a group's offset. A lower one than before is taken, as in Java; back reports it.
 func (t *Table) Commit(topic, group string, queue int32, offset int64) (back bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	old, had := set(t.offsets, key{topic, group}, queue, offset)
+	k := key{topic, group}
+	if _, ok := t.open[k][queue]; ok {
+		delete(t.open[k], queue)
+		t.openDirty = true
+	}
+	old, had := set(t.offsets, k, queue, offset)
 	if had && old == offset {
 		return false
 	}
@@ -214,6 +271,12 @@ func (t *Table) RemoveGroup(group string) { t.remove(func(k key) bool { return k
 func (t *Table) remove(which func(key) bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	for k := range t.open {
+		if which(k) {
+			delete(t.open, k)
+			t.openDirty = true
+		}
+	}
 	for _, m := range []map[key]map[int32]int64{t.offsets, t.pulled, t.resets} {
 		for k := range m {
 			if which(k) {
@@ -239,26 +302,49 @@ func (t *Table) Encode() ([]byte, error) {
 	return json.Marshal(f)
 }
 
-// Save writes the file when something changed since the last time.
+// Save writes the files in which something changed since the last time.
 func (t *Table) Save(now time.Time) error {
 	t.mu.Lock()
-	dirty := t.dirty
-	t.dirty = false
+	dirty, openDirty := t.dirty, t.openDirty
+	t.dirty, t.openDirty = false, false
 	if dirty {
 		t.version.Timestamp = now.UnixMilli()
 	}
 	t.mu.Unlock()
-	if !dirty {
-		return nil
+	var errs []error
+	if dirty {
+		b, err := t.Encode()
+		if err == nil {
+			err = metafile.Save(t.fs, t.file, b)
+		}
+		if err != nil {
+			errs = append(errs, err)
+			t.mu.Lock()
+			t.dirty = true
+			t.mu.Unlock()
+		}
 	}
-	b, err := t.Encode()
-	if err == nil {
-		err = metafile.Save(t.fs, t.file, b)
+	if openDirty {
+		b, err := t.encodeOpen()
+		if err == nil {
+			err = metafile.Save(t.fs, t.openFile, b)
+		}
+		if err != nil {
+			errs = append(errs, err)
+			t.mu.Lock()
+			t.openDirty = true
+			t.mu.Unlock()
+		}
 	}
-	if err != nil {
-		t.mu.Lock()
-		t.dirty = true
-		t.mu.Unlock()
+	return errors.Join(errs...)
+}
+
+func (t *Table) encodeOpen() ([]byte, error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	f := make(map[string]map[int32]openNote, len(t.open))
+	for k, queues := range t.open {
+		f[k.String()] = queues
 	}
-	return err
+	return json.Marshal(f)
 }

@@ -53,3 +53,39 @@ func TestTable(t *testing.T) {
 		t.Error(g)
 	}
 }
+
+func TestOpen(t *testing.T) {
+	fs, tb := golden(t)
+	const topic, group = "StoreNormal", "golden_store_c"
+	tb.Commit(topic, group, 0, 20)
+	tb.SetOpen(topic, group, 0, 20, "30:20-21")
+	tb.Commit(topic, group, 1, 20)
+	tb.SetOpen(topic, group, 1, 20, "40:20-22,30-31")
+	tb.Commit(topic, group, 1, 20) // by one that says nothing
+	if err := tb.Save(time.UnixMilli(9)); err != nil {
+		t.Fatal(err)
+	}
+	again, notes, err := Open(fs.Crash(nil), "/c")
+	if err != nil || len(notes) > 0 {
+		t.Fatal(notes, err)
+	}
+	for _, x := range []*Table{tb, again} {
+		if got := x.Open(topic, group, 0); got != "30:20-21" {
+			t.Errorf("%q", got)
+		}
+		if got := x.Open(topic, group, 1); got != "" {
+			t.Errorf("a commit without it left %q", got)
+		}
+	}
+	again.Reset(topic, group, 0, 3)
+	if got := again.Open(topic, group, 0); got != "" {
+		t.Errorf("a reset left %q", got)
+	}
+	again.Commit(topic, group, 0, 20)
+	again.SetOpen(topic, group, 0, 20, "30:20-21")
+	again.RemoveTopic(topic)
+	again.Commit(topic, group, 0, 20)
+	if got := again.Open(topic, group, 0); got != "" {
+		t.Errorf("a removed topic left %q", got)
+	}
+}

@@ -1,0 +1,483 @@
+package client_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/apogeemq/apogee/apogeetest"
+	"github.com/apogeemq/apogee/client"
+	"github.com/apogeemq/apogee/internal/testkit"
+)
+
+const patience = 15 * time.Second
+
+// inbox counts what handlers got, by body.
+type inbox struct {
+	mu   sync.Mutex
+	seen map[string]int
+	last []string
+}
+
+func (b *inbox) handle(_ context.Context, m *client.Message) error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.seen == nil {
+		b.seen = map[string]int{}
+	}
+	b.seen[string(m.Body)]++
+	b.last = append(b.last, string(m.Body))
+	return nil
+}
+
+func (b *inbox) count() int {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return len(b.seen)
+}
+
+func (b *inbox) times(body string) int {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.seen[body]
+}
+
+func (b *inbox) twice() []string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	var out []string
+	for k, n := range b.seen {
+		if n > 1 {
+			out = append(out, fmt.Sprintf("%s ×%d", k, n))
+		}
+	}
+	return out
+}
+
+// send sends messages with the given bodies.
+func send(t testing.TB, c *client.Client, topic string, bodies ...string) {
+	t.Helper()
+	p, err := c.NewProducer("test-producer")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer p.Close(short(t))
+	for _, b := range bodies {
+		if _, err := p.Send(short(t), &client.Message{Topic: topic, Body: []byte(b)}); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+func numbered(prefix string, n int) []string {
+	out := make([]string, n)
+	for i := range out {
+		out[i] = fmt.Sprint(prefix, i)
+	}
+	return out
+}
+
+func start(t testing.TB, c *client.Client, group string, opts ...client.ConsumerOption) *client.Consumer {
+	t.Helper()
+	co, err := c.NewConsumer(group, opts...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := co.Start(short(t)); err != nil {
+		t.Fatal(err)
+	}
+	return co
+}
+
+func TestConsumeAndGoOn(t *testing.T) {
+	s := apogeetest.Start(t)
+	c := newClient(t, s.NameServer())
+	send(t, c, "Orders", numbered("a", 200)...)
+	var got inbox
+	co := start(t, newClient(t, s.NameServer()), "g", client.WithHandler("Orders", client.All, got.handle), client.WithFrom(client.FromEarliest))
+	testkit.Eventually(t, patience, "200 messages", func() bool { return got.count() == 200 })
+	if err := co.Close(short(t)); err != nil {
+		t.Fatal(err)
+	}
+	send(t, c, "Orders", numbered("b", 50)...)
+	start(t, newClient(t, s.NameServer()), "g", client.WithHandler("Orders", client.All, got.handle), client.WithFrom(client.FromEarliest))
+	testkit.Eventually(t, patience, "250 messages", func() bool { return got.count() == 250 })
+	if d := got.twice(); d != nil {
+		t.Errorf("twice: %v", d)
+	}
+}
+
+func TestTags(t *testing.T) {
+	s := apogeetest.Start(t)
+	c := newClient(t, s.NameServer())
+	p, err := c.NewProducer("p")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, tag := range []string{"A", "B", "", "Aa", "BB", "A"} { // Aa and BB share a hash
+		if _, err := p.Send(short(t), &client.Message{Topic: "Tagged", Tags: tag, Body: fmt.Append(nil, i)}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var got inbox
+	start(t, c, "g", client.WithHandler("Tagged", client.Tags("A || BB"), got.handle), client.WithFrom(client.FromEarliest))
+	testkit.Eventually(t, patience, "three messages", func() bool { return got.count() == 3 })
+	if !maps.Equal(got.seen, map[string]int{"0": 1, "4": 1, "5": 1}) {
+		t.Error(got.seen)
+	}
+}
+
+func TestLatest(t *testing.T) {
+	s := apogeetest.Start(t)
+	c := newClient(t, s.NameServer())
+	send(t, c, "Old", "before")
+	var got inbox
+	start(t, newClient(t, s.NameServer()), "g", client.WithHandler("Old", client.All, got.handle), client.WithHandler("New", client.All, got.handle),
+		client.WithRebalanceInterval(100*time.Millisecond))
+	send(t, c, "Old", "after")
+	send(t, c, "New", "first of a new topic")
+	testkit.Eventually(t, patience, "both messages", func() bool { return got.count() >= 2 })
+	if got.times("before") != 0 || got.times("after") != 1 || got.times("first of a new topic") != 1 {
+		t.Error(got.seen)
+	}
+}
+
+func TestRetriesAndDeadLetters(t *testing.T) {
+	s := apogeetest.Start(t)
+	c := newClient(t, s.NameServer())
+	var attempts atomic.Int32
+	var dead atomic.Value
+	var lettered inbox
+	co := start(t, c, "g", client.WithMaxAttempts(3), client.WithBackoff(func(int) time.Duration { return time.Second }),
+		client.WithHandler("Bad", client.All, func(_ context.Context, m *client.Message) error {
+			if m.Topic != "Bad" || int32(m.Retries)+1 != attempts.Add(1) {
+				t.Errorf("topic %s, %d retries, attempt %d", m.Topic, m.Retries, attempts.Load())
+			}
+			if m.Retries == 1 {
+				panic("the second time")
+			}
+			return errors.New("no")
+		}),
+		client.WithConsumerHooks(client.ConsumerHooks{DeadLettered: func(m *client.Message, err error) { dead.Store(m.ID) }}))
+	send(t, c, "Bad", "x")
+	testkit.Eventually(t, patience, "the message in the dead-letter queue", func() bool { return dead.Load() != nil })
+	if attempts.Load() != 3 {
+		t.Errorf("%d attempts", attempts.Load())
+	}
+	start(t, newClient(t, s.NameServer()), "undertaker", client.WithHandler("%DLQ%g", client.All, lettered.handle), client.WithFrom(client.FromEarliest))
+	testkit.Eventually(t, patience, "the dead letter", func() bool { return lettered.times("x") == 1 })
+	if err := co.Close(short(t)); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestOrdered(t *testing.T) {
+	s := apogeetest.Start(t, apogeetest.WithSetting("defaultTopicQueueNums", "1"))
+	c := newClient(t, s.NameServer())
+	send(t, c, "Steps", numbered("", 9)...)
+	var mu sync.Mutex
+	var calls []string
+	dead := make(chan string, 1)
+	start(t, c, "g", client.WithOrdered(), client.WithFrom(client.FromEarliest), client.WithMaxAttempts(3), client.WithBatch(4),
+		client.WithBackoff(func(int) time.Duration { return 10 * time.Millisecond }),
+		client.WithConsumerHooks(client.ConsumerHooks{DeadLettered: func(m *client.Message, _ error) { dead <- string(m.Body) }}),
+		client.WithHandler("Steps", client.All, func(_ context.Context, m *client.Message) error {
+			mu.Lock()
+			defer mu.Unlock()
+			calls = append(calls, string(m.Body))
+			if string(m.Body) == "5" {
+				return errors.New("never")
+			}
+			return nil
+		}))
+	testkit.Eventually(t, patience, "the last message", func() bool {
+		mu.Lock()
+		defer mu.Unlock()
+		return len(calls) > 0 && calls[len(calls)-1] == "8"
+	})
+	if got := strings.Join(calls, " "); got != "0 1 2 3 4 5 5 5 6 7 8" {
+		t.Error(got)
+	}
+	if got := <-dead; got != "5" {
+		t.Error(got)
+	}
+}
+
+// TestHandover lets consumers come and go under load: nothing is handled twice, nothing is missed.
+func TestHandover(t *testing.T) {
+	s := apogeetest.Start(t, apogeetest.WithSetting("defaultTopicQueueNums", "16"))
+	c := newClient(t, s.NameServer())
+	send(t, c, "Moving", "warm-up")
+	var got inbox
+	join := func() *client.Consumer {
+		return start(t, newClient(t, s.NameServer()), "g", client.WithFrom(client.FromEarliest), client.WithHandler("Moving", client.All, func(ctx context.Context, m *client.Message) error {
+			select { // work that takes a moment, so that there is always some under way
+			case <-time.After(2 * time.Millisecond):
+			case <-ctx.Done():
+			}
+			return got.handle(ctx, m)
+		}))
+	}
+	stop, sent := make(chan struct{}), make(chan int)
+	go func() {
+		p, err := c.NewProducer("p")
+		if err != nil {
+			t.Error(err)
+		}
+		n := 0
+		for ; n < 20_000; n++ {
+			select {
+			case <-stop:
+				sent <- n
+				return
+			default:
+			}
+			if _, err := p.Send(short(t), &client.Message{Topic: "Moving", Body: fmt.Append(nil, n)}); err != nil {
+				t.Error(err)
+			}
+		}
+		sent <- n
+	}()
+	members := []*client.Consumer{join()}
+	for range 3 {
+		members = append(members, join())
+		before := got.count()
+		testkit.Eventually(t, patience, "progress after a join", func() bool { return got.count() > before+200 })
+	}
+	for len(members) > 1 {
+		if err := members[0].Close(short(t)); err != nil {
+			t.Fatal(err)
+		}
+		members = members[1:]
+		before := got.count()
+		testkit.Eventually(t, patience, "progress after a leave", func() bool { return got.count() > before+200 })
+	}
+	close(stop)
+	n := <-sent
+	testkit.Eventually(t, patience, "all messages", func() bool { return got.count() == n+1 })
+	if d := got.twice(); d != nil {
+		t.Errorf("%d of %d handled twice: %v", len(d), n, d[:min(len(d), 10)])
+	}
+}
+
+func TestHungMessageHoldsBackNobody(t *testing.T) {
+	s := apogeetest.Start(t, apogeetest.WithSetting("defaultTopicQueueNums", "1"))
+	c := newClient(t, s.NameServer())
+	send(t, c, "Hung", numbered("", 300)...)
+	release := make(chan struct{})
+	var got inbox
+	first := newClient(t, s.NameServer())
+	co := start(t, first, "g", client.WithFrom(client.FromEarliest), client.WithQueueLimits(50, 1<<20), client.WithHandler("Hung", client.All, func(ctx context.Context, m *client.Message) error {
+		if string(m.Body) == "7" {
+			<-release
+			return errors.New("never done")
+		}
+		return got.handle(ctx, m)
+	}))
+	testkit.Eventually(t, patience, "all but the one that hangs", func() bool { return got.count() == 299 })
+	testkit.Eventually(t, patience, "a reason", func() bool {
+		return slices.ContainsFunc(co.Status(), func(q client.QueueStatus) bool {
+			return strings.Contains(q.Reason, "handler running for") && q.InFlight == 1 && q.Lag == 293
+		})
+	})
+	// It is gone without a word: what another one gets is only what wasn't done.
+	testkit.Eventually(t, patience, "the offset on the broker", func() bool { return committedThrough(co) })
+	s.DropConnections()
+	bye, cancel := context.WithTimeout(context.Background(), 300*time.Millisecond)
+	defer cancel()
+	if err := co.Close(bye); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("close with a handler that hangs: %v", err)
+	}
+	var again inbox
+	start(t, newClient(t, s.NameServer()), "g", client.WithFrom(client.FromEarliest), client.WithHandler("Hung", client.All, again.handle))
+	testkit.Eventually(t, patience, "the one that hung", func() bool { return again.times("7") == 1 })
+	send(t, c, "Hung", "next")
+	testkit.Eventually(t, patience, "the next one", func() bool { return again.times("next") == 1 })
+	if again.count() != 2 {
+		t.Errorf("%d messages came again: %v", again.count()-2, again.last)
+	}
+	close(release)
+	if err := first.Close(short(t)); err != nil {
+		t.Error(err)
+	}
+}
+
+// committedThrough reports whether the broker was told of everything.
+func committedThrough(co *client.Consumer) bool {
+	for _, q := range co.Status() {
+		if q.Queue.Topic == "Hung" && (q.Committed != 7 || q.Next != 300) {
+			return false
+		}
+	}
+	return true
+}
+
+func TestBroadcast(t *testing.T) {
+	s := apogeetest.Start(t)
+	c := newClient(t, s.NameServer())
+	send(t, c, "News", numbered("", 20)...)
+	dir := t.TempDir()
+	join := func(instance string, b *inbox) (*client.Client, *client.Consumer) {
+		own := newClient(t, s.NameServer())
+		return own, start(t, own, "g", client.WithBroadcast(), client.WithOffsetsDir(dir, instance), client.WithFrom(client.FromEarliest), client.WithHandler("News", client.All, b.handle))
+	}
+	var a, b inbox
+	_, one := join("one", &a)
+	join("two", &b)
+	testkit.Eventually(t, patience, "everything twice", func() bool { return a.count() == 20 && b.count() == 20 })
+	other := newClient(t, s.NameServer())
+	third, err := other.NewConsumer("g", client.WithBroadcast(), client.WithOffsetsDir(dir, "two"), client.WithHandler("News", client.All, b.handle))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := third.Start(short(t)); !errors.Is(err, client.ErrInvalid) {
+		t.Errorf("a second consumer of one file: %v", err)
+	}
+	if err := one.Close(short(t)); err != nil {
+		t.Fatal(err)
+	}
+	send(t, c, "News", "later")
+	join("one", &a)
+	testkit.Eventually(t, patience, "what came later", func() bool { return a.times("later") == 1 && b.times("later") == 1 })
+	if a.twice() != nil || b.twice() != nil {
+		t.Errorf("twice: %v %v", a.twice(), b.twice())
+	}
+}
+
+func TestServerRestarts(t *testing.T) {
+	s := apogeetest.Start(t)
+	c := newClient(t, s.NameServer())
+	var got inbox
+	start(t, c, "g", client.WithHandler("Again", client.All, got.handle))
+	send(t, c, "Again", "one")
+	testkit.Eventually(t, patience, "the first message", func() bool { return got.times("one") == 1 })
+	for i := range 2 {
+		s.Restart()
+		body := fmt.Sprint("after restart ", i)
+		send(t, c, "Again", body)
+		testkit.Eventually(t, patience, body, func() bool { return got.times(body) == 1 })
+	}
+	s.DropConnections()
+	send(t, c, "Again", "after a reset")
+	testkit.Eventually(t, patience, "the message after a reset", func() bool { return got.times("after a reset") == 1 })
+	if d := got.twice(); d != nil {
+		t.Errorf("twice: %v", d)
+	}
+}
+
+func TestPauseAndStatus(t *testing.T) {
+	s := apogeetest.Start(t)
+	c := newClient(t, s.NameServer())
+	var got inbox
+	co := start(t, c, "g", client.WithHandler("Paused", client.All, got.handle))
+	send(t, c, "Paused", "one")
+	testkit.Eventually(t, patience, "the first message", func() bool { return got.count() == 1 })
+	co.Pause()
+	send(t, c, "Paused", numbered("later", 4)...)
+	testkit.Eventually(t, patience, "a reason for each queue", func() bool {
+		n := 0
+		for _, q := range co.Status() {
+			if q.Queue.Topic == "Paused" && q.Reason == "paused" && q.Owner == c.ID() && q.Mine {
+				n++
+			}
+		}
+		return n == 4
+	})
+	if got.count() != 1 {
+		t.Error("handled while paused")
+	}
+	co.Resume()
+	testkit.Eventually(t, patience, "the rest", func() bool { return got.count() == 5 })
+}
+
+func TestPoller(t *testing.T) {
+	s := apogeetest.Start(t, apogeetest.WithSetting("defaultTopicQueueNums", "2"))
+	c := newClient(t, s.NameServer())
+	send(t, c, "Polled", numbered("", 100)...)
+	poll := func(p *client.Poller, want int) map[string]int {
+		seen := map[string]int{}
+		for n := 0; n < want; {
+			ms, err := p.Poll(short(t))
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, m := range ms {
+				seen[string(m.Body)]++
+			}
+			n += len(ms)
+		}
+		return seen
+	}
+	open := func(c *client.Client) *client.Poller {
+		p, err := c.NewPoller("g", client.WithSubscription("Polled", client.All), client.WithFrom(client.FromEarliest))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := p.Start(short(t)); err != nil {
+			t.Fatal(err)
+		}
+		return p
+	}
+	p := open(c)
+	if seen := poll(p, 100); len(seen) != 100 {
+		t.Errorf("%d messages", len(seen))
+	}
+	if err := p.Close(short(t)); err != nil { // nothing was committed
+		t.Fatal(err)
+	}
+	p = open(c)
+	if seen := poll(p, 100); len(seen) != 100 {
+		t.Errorf("%d messages after a close without a commit", len(seen))
+	}
+	if err := p.CommitSync(short(t)); err != nil {
+		t.Fatal(err)
+	}
+	queues, err := c.Queues(short(t), "Polled")
+	if err != nil || len(queues) != 2 {
+		t.Fatal(queues, err)
+	}
+	if err := p.Seek(queues[0], 40); err != nil {
+		t.Fatal(err)
+	}
+	if seen := poll(p, 10); len(seen) != 10 {
+		t.Errorf("%d messages after a seek", len(seen))
+	}
+	p.Commit()
+	if err := p.Close(short(t)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := p.Poll(short(t)); !errors.Is(err, client.ErrClosed) {
+		t.Error(err)
+	}
+	// Whatever a group does: assigned queues are read by whoever wants to.
+	p, err = c.NewPoller("assigned", client.WithFrom(client.FromEarliest))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := p.Start(short(t)); err != nil {
+		t.Fatal(err)
+	}
+	if err := p.Assign(short(t), queues[1]); err != nil {
+		t.Fatal(err)
+	}
+	if seen := poll(p, 50); len(seen) != 50 {
+		t.Errorf("%d messages of one queue", len(seen))
+	}
+}
+
+func TestFiftyClientsHaveFiftyIDs(t *testing.T) {
+	ids := map[string]bool{}
+	for range 50 {
+		ids[newClient(t, "127.0.0.1:1").ID()] = true
+	}
+	if len(ids) != 50 {
+		t.Errorf("%d ids", len(ids))
+	}
+}
