@@ -36,11 +36,12 @@ var layers = []layer{
 	{"internal/store", []string{"internal/store", "internal/message", "internal/vfs", "internal/run"}, "the store never sees protocol or remoting: the broker translates"},
 	{"internal/broker", []string{"internal/broker", "internal/store", "internal/filter", "internal/protocol", "internal/remoting", "internal/message", "internal/vfs", "internal/metafile", "internal/fastjson", "internal/run"}, "servers do not import one another: declare a small interface and let internal/server pass the implementation"},
 	{"internal/namesrv", []string{"internal/namesrv", "internal/protocol", "internal/remoting", "internal/message", "internal/vfs", "internal/metafile", "internal/fastjson", "internal/run"}, "servers do not import one another: declare a small interface and let internal/server pass the implementation"},
+	{"internal/load", []string{"internal/remoting", "internal/protocol", "internal/message", "internal/fastjson"}, "the load generator drives servers from outside: it knows the wire and no server"},
 	{"internal/server", []string{"internal"}, ""},
 	{"client", []string{"client", "internal/protocol", "internal/remoting", "internal/message", "internal/filter", "internal/rebalance", "internal/run", "internal/fastjson"}, "the client imports no server and no store"},
 	{"apogeetest", []string{"internal/server", "internal/config"}, "apogeetest starts internal/server and nothing else"},
-	{"bench", []string{"internal/remoting", "internal/protocol", "client"}, "a benchmark drives the server from outside"},
-	{"cmd", []string{"internal/server", "internal/config", "internal/run", "internal/store", "internal/remoting", "internal/protocol", "client"}, "a command is a thin skin: what it needs belongs behind internal/server or client"},
+	{"bench", []string{"internal/remoting", "internal/protocol", "internal/load", "client"}, "a benchmark drives the server from outside"},
+	{"cmd", []string{"internal/server", "internal/config", "internal/run", "internal/store", "internal/remoting", "internal/protocol", "internal/load", "client"}, "a command is a thin skin: what it needs belongs behind internal/server or client"},
 }
 
 type goPackage struct {
