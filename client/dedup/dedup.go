@@ -10,6 +10,7 @@ import (
 	"hash"
 	"io"
 	"log/slog"
+	"slices"
 	"strings"
 	"time"
 
@@ -27,7 +28,7 @@ const (
 )
 
 // ErrInProgress is wrapped by what a handler returns when another delivery of the message is being handled: the
-// message is to be given back and comes again. A consumer retries it as it does any error.
+// message is given back and comes again when the lease of the other's claim would have ended (client.RetryAfter).
 var ErrInProgress = errors.New("another delivery of the message is being handled")
 
 // ErrNoKey is wrapped by what a handler returns for a message without a key: it is not handled.
@@ -109,10 +110,19 @@ func WithKey(key func(*client.Message) string) Option {
 }
 
 // WithFailOpen handles a message when the store can't be asked about it, so that a store that is away stops nothing;
-// duplicates go through meanwhile. Default: such a delivery fails and the message comes again.
+// duplicates go through meanwhile. Default: such a delivery fails and the message comes again after a lease's time.
 func WithFailOpen() Option {
 	return func(w *wrapper) error {
 		w.failOpen = true
+		return nil
+	}
+}
+
+// WithInOrder is for batches of ordered consumers: when a message of a batch can't be claimed, those behind it are given
+// back with it. Default: they are handled before it. Wrap, which handles one message at a time, has no use for it.
+func WithInOrder() Option {
+	return func(w *wrapper) error {
+		w.inOrder = true
 		return nil
 	}
 }
@@ -178,132 +188,243 @@ func ByMessageKey(m *client.Message) string {
 // Wrap returns a handler that calls h for messages that weren't handled before. group is the consumer group: each
 // group handles a message once. What the wrapped handler returns tells the consumer what to do: nil acknowledges,
 // an error has the message delivered again.
-func Wrap(h func(context.Context, *client.Message) error, store Store, group string, opts ...Option) (func(context.Context, *client.Message) error, error) {
-	switch {
-	case h == nil:
+func Wrap(h client.Handler, store Store, group string, opts ...Option) (client.Handler, error) {
+	if h == nil {
 		return nil, errors.New("dedup: the handler is nil")
+	}
+	w, err := newWrapper(store, group, opts)
+	if err != nil {
+		return nil, err
+	}
+	return func(ctx context.Context, m *client.Message) error {
+		c, err := w.take(ctx, m)
+		if c == nil {
+			return err
+		}
+		return w.run(ctx, []*claim{c}, func(ctx context.Context) ([]int, error) {
+			err := h(ctx, m)
+			return all(1, err), err
+		})
+	}, nil
+}
+
+// WrapBatch is Wrap for handlers of batches: h gets those messages of a batch that weren't handled before and that
+// nobody else handles now, and isn't called when there are none. Of a message that comes twice in one batch the second
+// is given back. See WithInOrder for ordered consumers.
+func WrapBatch(h client.BatchHandler, store Store, group string, opts ...Option) (client.BatchHandler, error) {
+	if h == nil {
+		return nil, errors.New("dedup: the handler is nil")
+	}
+	w, err := newWrapper(store, group, opts)
+	if err != nil {
+		return nil, err
+	}
+	return func(ctx context.Context, ms []*client.Message) error { return w.batch(ctx, ms, h) }, nil
+}
+
+type wrapper struct {
+	store                  Store
+	group                  string
+	window, lease, timeout time.Duration
+	key                    func(*client.Message) string
+	failOpen, inOrder      bool
+	observe                func(*client.Message, Event)
+	log                    *slog.Logger
+}
+
+func newWrapper(store Store, group string, opts []Option) (*wrapper, error) {
+	switch {
 	case store == nil:
 		return nil, errors.New("dedup: the store is nil: NewMemory makes one")
 	case group == "" || strings.Contains(group, ":"):
 		return nil, fmt.Errorf("dedup: group %q: want the consumer group's name", group)
 	}
-	w := &wrapper{handle: h, store: store, group: group, window: DefaultWindow, lease: DefaultLease, timeout: DefaultStoreTimeout,
+	w := &wrapper{store: store, group: group, window: DefaultWindow, lease: DefaultLease, timeout: DefaultStoreTimeout,
 		key: ByID, observe: func(*client.Message, Event) {}, log: slog.New(slog.DiscardHandler)}
 	for _, o := range opts {
 		if err := o(w); err != nil {
 			return nil, fmt.Errorf("dedup: %w", err)
 		}
 	}
-	return w.deliver, nil
+	return w, nil
 }
 
-type wrapper struct {
-	handle                 func(context.Context, *client.Message) error
-	store                  Store
-	group                  string
-	window, lease, timeout time.Duration
-	key                    func(*client.Message) string
-	failOpen               bool
-	observe                func(*client.Message, Event)
-	log                    *slog.Logger
+// claim is a message that is to be handled. Without a token nothing is claimed (WithFailOpen).
+type claim struct {
+	m          *client.Message
+	key, token string
+	since      time.Time // before it was claimed: its lease ends no sooner than a lease later
 }
 
-func (w *wrapper) deliver(ctx context.Context, m *client.Message) error {
+// take claims a message. It returns no claim for one that isn't to be handled: with an error when it is to come again.
+func (w *wrapper) take(ctx context.Context, m *client.Message) (*claim, error) {
 	key := w.key(m)
 	if key == "" {
 		w.observe(m, Refused)
-		return fmt.Errorf("dedup: message at offset %d of queue %d of %s: %w", m.QueueOffset, m.Queue, m.Topic, ErrNoKey)
+		return nil, fmt.Errorf("dedup: message at offset %d of queue %d of %s: %w", m.QueueOffset, m.Queue, m.Topic, ErrNoKey)
 	}
-	key = w.group + ":" + key
-	token := rand.Text()
-	began := time.Now()
-	met, err := w.claim(ctx, key, token, w.timeout)
-	switch {
-	case err != nil && w.failOpen && ctx.Err() == nil:
-		w.log.Warn("the message is handled without a claim", "key", key, "error", err)
-		err := w.handle(ctx, m)
-		w.observe(m, w.eventOf(err, Unchecked))
-		return err
-	case err != nil:
-		w.observe(m, Refused)
-		return fmt.Errorf("dedup: claim %s: %w", key, err)
-	case met == Handled:
-		w.observe(m, Skipped)
-		return nil
-	case met == Busy:
-		w.observe(m, InProgress)
-		return fmt.Errorf("dedup: %s: %w", key, ErrInProgress)
-	case met != Claimed:
-		w.observe(m, Refused)
-		return fmt.Errorf("dedup: claim %s: the store answered %v", key, met)
-	}
-	return w.run(ctx, m, key, token, began)
-}
-
-func (w *wrapper) eventOf(err error, ok Event) Event {
-	if err != nil {
-		return Failed
-	}
-	return ok
-}
-
-func (w *wrapper) claim(ctx context.Context, key, token string, within time.Duration) (Outcome, error) {
-	ctx, cancel := context.WithTimeout(ctx, within)
+	c := &claim{m: m, key: w.group + ":" + key, token: rand.Text(), since: time.Now()}
+	cctx, cancel := context.WithTimeout(ctx, w.timeout)
 	defer cancel()
-	return w.store.Claim(ctx, key, token, w.lease)
+	met, err := w.store.Claim(cctx, c.key, c.token, w.lease)
+	switch {
+	case err == nil && met == Claimed:
+		return c, nil
+	case err == nil && met == Handled:
+		w.observe(m, Skipped)
+		return nil, nil
+	case err == nil && met == Busy:
+		w.observe(m, InProgress)
+		return nil, client.RetryAfter(w.lease, fmt.Errorf("dedup: %s: %w", c.key, ErrInProgress))
+	case err == nil:
+		err = fmt.Errorf("the store answered %v", met)
+	case w.failOpen && ctx.Err() == nil:
+		w.log.Warn("the message is handled without a claim", "key", c.key, "error", err)
+		c.token = ""
+		return c, nil
+	}
+	w.observe(m, Refused)
+	// The claim may have been made all the same: no sooner than when it has ended can the message be handled.
+	return nil, client.RetryAfter(w.lease, fmt.Errorf("dedup: claim %s: %w", c.key, err))
 }
 
-// run calls the handler with a claim that is extended meanwhile, and confirms it or gives it up.
-func (w *wrapper) run(ctx context.Context, m *client.Message, key, token string, claimed time.Time) (err error) {
+func (w *wrapper) batch(ctx context.Context, ms []*client.Message, h client.BatchHandler) error {
+	var claims []*claim
+	var places, given []int // in ms, of the claims and of the messages that go back
+	var why error
+	for i, m := range ms {
+		if why != nil && w.inOrder {
+			given = append(given, i)
+			w.observe(m, InProgress)
+			continue
+		}
+		c, err := w.take(ctx, m)
+		switch {
+		case c != nil:
+			claims, places = append(claims, c), append(places, i)
+		case err != nil:
+			given = append(given, i)
+			why = err
+		}
+	}
+	if len(claims) > 0 {
+		run := make([]*client.Message, len(claims))
+		for i, c := range claims {
+			run[i] = c.m
+		}
+		var failed []int
+		err := w.run(ctx, claims, func(ctx context.Context) ([]int, error) {
+			err := h(ctx, run)
+			var partial *client.PartialError
+			if failed = all(len(run), err); errors.As(err, &partial) {
+				failed = partial.Failed
+			}
+			return failed, err
+		})
+		switch {
+		case err != nil && why == nil && len(claims) == len(ms):
+			return err // as if the handler had been called
+		case err != nil && why == nil:
+			why = cause(err)
+		case err != nil:
+			// One error stands for all: not the handler's, which may send messages to the dead-letter queue.
+			why = fmt.Errorf("%w; and of the batch's handler: %v", why, cause(err))
+		}
+		for _, i := range failed {
+			if i >= 0 && i < len(places) {
+				given = append(given, places[i])
+			}
+		}
+	}
+	if len(given) == 0 {
+		return nil
+	}
+	slices.Sort(given)
+	return &client.PartialError{Failed: given, Err: why}
+}
+
+// cause is an error, or what is in it when it says which messages of a batch it is of.
+func cause(err error) error {
+	if partial := (*client.PartialError)(nil); errors.As(err, &partial) {
+		return partial.Err
+	}
+	return err
+}
+
+// all returns the places of n messages when there is an error.
+func all(n int, err error) []int {
+	if err == nil {
+		return nil
+	}
+	out := make([]int, n)
+	for i := range out {
+		out[i] = i
+	}
+	return out
+}
+
+// run calls a handler with claims that are extended meanwhile, and confirms them or gives them up. handle returns the
+// places of those that failed.
+func (w *wrapper) run(ctx context.Context, claims []*claim, handle func(context.Context) ([]int, error)) error {
 	hctx, cancel := context.WithCancelCause(ctx)
 	extended := make(chan struct{})
 	go func() {
 		defer close(extended)
-		w.extend(hctx, cancel, key, token, claimed)
+		w.extend(hctx, cancel, claims)
 	}()
-	returned := false
-	defer func() { // by a panic too, which goes on to the consumer
+	failed := all(len(claims), ErrInProgress) // what a panic leaves behind; it goes on to the consumer
+	defer func() {
 		cancel(nil)
 		<-extended
 		// The handler's context may have ended with its queue, but what happened must still be written down.
 		sctx, stop := context.WithTimeout(context.WithoutCancel(ctx), w.timeout)
 		defer stop()
-		if !returned || err != nil {
-			w.observe(m, Failed)
-			w.release(sctx, key, token)
+		for i, c := range claims {
+			w.end(sctx, c, !slices.Contains(failed, i))
+		}
+	}()
+	places, err := handle(hctx)
+	failed = places
+	return err
+}
+
+// end writes down what became of a message.
+func (w *wrapper) end(ctx context.Context, c *claim, ok bool) {
+	switch {
+	case c.token == "" && ok:
+		w.observe(c.m, Unchecked)
+	case ok:
+		w.observe(c.m, w.confirm(ctx, c))
+	default:
+		w.observe(c.m, Failed)
+		if c.token == "" {
 			return
 		}
-		w.observe(m, w.confirm(sctx, key, token))
-	}()
-	err = w.handle(hctx, m)
-	returned = true
-	return err
+		if err := w.store.Release(ctx, c.key, c.token); err != nil {
+			w.log.Warn("a claim could not be given up: the message waits for its lease to end", "key", c.key, "lease", w.lease, "error", err)
+		}
+	}
 }
 
 // confirm writes down that the message was handled. Its failure isn't the message's: to have it delivered again would
 // handle it again for certain.
-func (w *wrapper) confirm(ctx context.Context, key, token string) Event {
-	err := w.store.Confirm(ctx, key, token, w.window)
+func (w *wrapper) confirm(ctx context.Context, c *claim) Event {
+	err := w.store.Confirm(ctx, c.key, c.token, w.window)
 	switch {
 	case err == nil:
 		return Done
 	case errors.Is(err, ErrClaimLost):
-		w.log.Warn("the message was handled while another delivery had claimed it; raise the lease", "key", key, "lease", w.lease)
+		w.log.Warn("the message was handled while another delivery had claimed it; raise the lease", "key", c.key, "lease", w.lease)
 		return Lost
 	}
-	w.log.Warn("the message was handled and the store could not be told", "key", key, "error", err)
+	w.log.Warn("the message was handled and the store could not be told", "key", c.key, "error", err)
 	return Unconfirmed
 }
 
-func (w *wrapper) release(ctx context.Context, key, token string) {
-	if err := w.store.Release(ctx, key, token); err != nil {
-		w.log.Warn("a claim could not be given up: the message waits for its lease to end", "key", key, "lease", w.lease, "error", err)
-	}
-}
-
-// extend extends the claim every third of the lease until ctx ends. When the claim is another's, or may be since the
-// store couldn't be told in time, it cancels ctx. held is when the claim was last known to begin.
-func (w *wrapper) extend(ctx context.Context, cancel context.CancelCauseFunc, key, token string, held time.Time) {
+// extend extends claims every third of the lease until ctx ends. When one is another's, or may be since the store
+// couldn't be told in time, it cancels ctx.
+func (w *wrapper) extend(ctx context.Context, cancel context.CancelCauseFunc, claims []*claim) {
+	held := claims[0].since // all leases end a lease later or after that
 	tick := time.NewTicker(w.lease / 3)
 	defer tick.Stop()
 	for {
@@ -313,17 +434,35 @@ func (w *wrapper) extend(ctx context.Context, cancel context.CancelCauseFunc, ke
 		case <-tick.C:
 		}
 		asked := time.Now()
-		// A call that has begun is waited for: were it abandoned, it could take effect after the claim was given up.
-		met, err := w.claim(context.WithoutCancel(ctx), key, token, min(w.timeout, w.lease-asked.Sub(held)))
+		met, err := w.again(ctx, claims, min(w.timeout, w.lease-asked.Sub(held)))
 		switch {
 		case ctx.Err() != nil:
 			return
 		case err == nil && met == Claimed:
 			held = asked
 		case err == nil, time.Since(held) >= w.lease:
-			w.log.Warn("the claim of a message that is being handled is lost", "key", key, "now", met, "error", err)
+			w.log.Warn("the claim of a message that is being handled is lost", "now", met, "error", err)
 			cancel(ErrClaimLost)
 			return
 		}
 	}
+}
+
+// again claims anew what is claimed, all within a time. A call that has begun is waited for, whatever becomes of ctx:
+// were it abandoned, it could take effect after the claim was given up.
+func (w *wrapper) again(ctx context.Context, claims []*claim, within time.Duration) (Outcome, error) {
+	sctx, stop := context.WithTimeout(context.WithoutCancel(ctx), within)
+	defer stop()
+	for _, c := range claims {
+		if c.token == "" {
+			continue
+		}
+		if met, err := w.store.Claim(sctx, c.key, c.token, w.lease); err != nil || met != Claimed {
+			return met, err
+		}
+		if ctx.Err() != nil {
+			break
+		}
+	}
+	return Claimed, nil
 }

@@ -5,6 +5,7 @@
 // a memory of what was handled in front of a handler:
 //
 //	handler, err := dedup.Wrap(bill, dedup.NewMemory(dedup.MemoryOptions{}), "billing")
+//	consumer, err := c.NewConsumer("billing", client.WithHandler("Orders", client.All, handler))
 //
 // A message is claimed before its handler runs and confirmed after it. A claim is a lease, which is extended while the
 // handler runs and its context lives:
@@ -15,7 +16,7 @@
 //	   └──── handler fails, or lease ends after a crash ───┘
 //
 // What a delivery meets decides: unknown, it is handled; handled, it is acknowledged without the handler; claimed, it
-// is given back with ErrInProgress, and comes again by the consumer's retries.
+// is given back with ErrInProgress, and comes again.
 //
 // # What is guaranteed
 //
@@ -38,7 +39,8 @@
 //   - The memory store is of one process and ends with it: members of a group that runs elsewhere know nothing of it.
 //     When it is full it forgets the oldest of what was handled, before the window's end.
 //   - A store that is lost or goes back in time (a failover of Redis to a replica that lags) forgets with it.
-//   - What is given back with ErrInProgress counts as an attempt: with few attempts and a long lease, a message whose
-//     process died may reach the dead-letter queue before its lease ends. Keep the lease shorter than the time that
-//     the attempts span. Ordered consumption waits for the lease at that message.
+//   - Giving back isn't free: it counts as an attempt (client.WithMaxAttempts), and the message comes again after a
+//     lease's time, the next longer of a broker's delays for concurrent consumers. A message whose handlers run for
+//     many leases while it is delivered again and again may reach the dead-letter queue; and an ordered queue waits
+//     for a lease at a message whose process died.
 package dedup

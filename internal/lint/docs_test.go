@@ -86,6 +86,7 @@ func exportedNames(t *testing.T, dir string) map[string]bool {
 		t.Fatal(err)
 	}
 	names := map[string]bool{}
+	embeds := map[string][]string{} // type to the types of its package that it embeds
 	fset := token.NewFileSet()
 	for _, path := range files {
 		if strings.HasSuffix(path, "_test.go") {
@@ -105,7 +106,16 @@ func exportedNames(t *testing.T, dir string) map[string]bool {
 				}
 			case *ast.GenDecl:
 				for _, spec := range d.Specs {
-					addSpec(names, spec)
+					addSpec(names, embeds, spec)
+				}
+			}
+		}
+	}
+	for typ, embedded := range embeds { // one level: what is promoted
+		for _, e := range embedded {
+			for name := range names {
+				if rest, ok := strings.CutPrefix(name, e+"."); ok {
+					names[typ+"."+rest] = true
 				}
 			}
 		}
@@ -124,7 +134,7 @@ func receiver(d *ast.FuncDecl) string {
 	return ""
 }
 
-func addSpec(names map[string]bool, spec ast.Spec) {
+func addSpec(names map[string]bool, embeds map[string][]string, spec ast.Spec) {
 	switch s := spec.(type) {
 	case *ast.ValueSpec:
 		for _, n := range s.Names {
@@ -142,6 +152,15 @@ func addSpec(names map[string]bool, spec ast.Spec) {
 			return
 		}
 		for _, field := range fields.List {
+			if len(field.Names) == 0 {
+				typ := field.Type
+				if star, ok := typ.(*ast.StarExpr); ok {
+					typ = star.X
+				}
+				if id, ok := typ.(*ast.Ident); ok {
+					embeds[s.Name.Name] = append(embeds[s.Name.Name], id.Name)
+				}
+			}
 			for _, n := range field.Names {
 				names[s.Name.Name+"."+n.Name] = true
 			}
