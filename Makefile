@@ -3,7 +3,7 @@ SHELL := /bin/bash
 GO    ?= go
 BIN   := bin/apogee
 
-.PHONY: all build test unit interop mixed weight lint fuzz bench clean
+.PHONY: all build test unit interop mixed weight client-figures lint fuzz bench clean
 
 all: build
 
@@ -30,6 +30,10 @@ mixed: build
 
 weight: build
 	$(GO) run ./bench/weight -bin $(BIN)
+
+# What the Go client promises, measured: the first message, a rolling restart, deadlines.
+client-figures: build
+	$(GO) run ./bench/clientfigures -bin $(BIN)
 
 lint:
 	@test -z "$$(gofmt -l .)" || { gofmt -l .; echo 'run gofmt -w on the files above'; exit 1; }

@@ -376,12 +376,13 @@ func (e *engine) release(ctx context.Context, q *queue) {
 		}
 	}
 	e.mu.Lock()
-	still := q.phase == draining
-	offset, open := q.progress.commit(), q.progress.describe()
+	still, settled := q.phase == draining, q.settled
 	e.mu.Unlock()
 	if still {
-		if err := q.link.commitNow(ctx, q, offset, open); err != nil {
-			e.log.Warn("last commit of a queue failed: some messages may come again", "queue", q.mq, "error", err)
+		if settled {
+			if err := q.link.commitNow(ctx, q); err != nil {
+				e.log.Warn("last commit of a queue failed: some messages may come again", "queue", q.mq, "error", err)
+			}
 		}
 		q.link.unlock(ctx, q.mq)
 	}

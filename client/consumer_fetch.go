@@ -133,7 +133,7 @@ func (e *engine) settle(ctx context.Context, q *queue) error {
 			return err
 		}
 		// So that whoever has the queue next begins here as well, and not where it would begin by itself.
-		if err := q.link.commitNow(ctx, q, offset, ""); err != nil {
+		if err := q.link.tell(ctx, q, offset, "", true); err != nil {
 			return err
 		}
 	}
@@ -147,6 +147,7 @@ func (e *engine) settle(ctx context.Context, q *queue) error {
 		upTo, spans = offset, nil
 	}
 	q.progress.resume(offset, upTo, spans)
+	q.settled = true
 	q.trouble = nil
 	q.setPhase(running)
 	return nil

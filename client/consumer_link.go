@@ -261,49 +261,61 @@ func (l *link) commits(ctx context.Context) {
 	}
 }
 
-// offsetNote is one offset to commit.
-type offsetNote struct {
-	q      *queue
-	offset int64
-	open   string
-}
-
 // flush commits what moved. It reports false when that failed.
 func (l *link) flush(ctx context.Context) bool {
 	e := l.e
-	var notes []offsetNote
+	var moved []*queue
 	e.mu.Lock()
 	for _, q := range e.queues {
-		if q.link == l && q.dirty && (q.phase == running || q.phase == draining) {
-			q.dirty = false
-			notes = append(notes, offsetNote{q, q.progress.commit(), q.progress.describe()})
+		if q.link == l && q.dirty && q.settled && (q.phase == running || q.phase == draining) {
+			moved = append(moved, q)
 		}
 	}
 	e.mu.Unlock()
-	for i, n := range notes {
-		if err := l.commit(ctx, n.q, n.offset, n.open, false); err != nil {
-			e.mu.Lock()
-			for _, n := range notes[i:] {
-				n.q.dirty = true
-			}
-			e.mu.Unlock()
+	for _, q := range moved {
+		if !q.sending.TryLock() {
+			continue // it is being committed, and whoever does so sees what moved
+		}
+		err := l.commit(ctx, q, false)
+		q.sending.Unlock()
+		if err != nil {
 			return false
 		}
-		e.mu.Lock()
-		n.q.progress.committed = n.offset
-		e.mu.Unlock()
 	}
 	return true
 }
 
 // commitNow commits and waits for the answer.
-func (l *link) commitNow(ctx context.Context, q *queue, offset int64, open string) error {
+func (l *link) commitNow(ctx context.Context, q *queue) error {
 	ctx, cancel := context.WithTimeout(ctx, l.e.c.o.timeout)
 	defer cancel()
-	return l.commit(ctx, q, offset, open, true)
+	q.sending.Lock()
+	defer q.sending.Unlock()
+	return l.commit(ctx, q, true)
 }
 
-func (l *link) commit(ctx context.Context, q *queue, offset int64, open string, wait bool) error {
+// commit tells the broker how far a queue is. queue.sending is held: what is told of a queue must not overtake what was
+// told before.
+func (l *link) commit(ctx context.Context, q *queue, wait bool) error {
+	e := l.e
+	e.mu.Lock()
+	q.dirty = false
+	offset, open := q.progress.commit(), q.progress.describe()
+	e.mu.Unlock()
+	err := l.tell(ctx, q, offset, open, wait)
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if err != nil {
+		q.dirty = true
+		l.kickCommits()
+		return err
+	}
+	q.progress.committed = offset
+	return nil
+}
+
+// tell sends one offset.
+func (l *link) tell(ctx context.Context, q *queue, offset int64, open string, wait bool) error {
 	if l.e.local != nil {
 		l.e.local.set(q.mq, offset)
 		return nil
@@ -330,15 +342,12 @@ func (l *link) commit(ctx context.Context, q *queue, offset int64, open string, 
 // describe is open as the broker keeps it: "upTo:begin-end,begin-end", or nothing when all that was fetched from the
 // offset on is unfinished.
 func (p *progress) describe() string {
-	if len(p.unfinished) == 0 {
-		return ""
-	}
-	open := p.open()
-	if len(open) == 1 && open[0].end >= p.next {
+	open, upTo := p.open()
+	if at := p.commit(); at == upTo || len(open) == 1 && open[0] == (span{at, upTo}) {
 		return ""
 	}
 	var b strings.Builder
-	fmt.Fprintf(&b, "%d:", p.next)
+	fmt.Fprintf(&b, "%d:", upTo)
 	for i, s := range open {
 		if i > 0 {
 			b.WriteByte(',')
@@ -357,6 +366,9 @@ func parseOpen(s string) (upTo int64, open []span, ok bool) {
 	upTo, err := strconv.ParseInt(head, 10, 64)
 	if err != nil {
 		return 0, nil, false
+	}
+	if rest == "" { // all of it is done
+		return upTo, nil, true
 	}
 	last := int64(-1)
 	for part := range strings.SplitSeq(rest, ",") {

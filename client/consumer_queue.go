@@ -3,6 +3,7 @@ package client
 import (
 	"context"
 	"slices"
+	"sync"
 	"time"
 )
 
@@ -33,6 +34,8 @@ type queue struct {
 	// interrupt ends one fetch that waits on the broker.
 	interrupt context.CancelFunc
 
+	sending  sync.Mutex // held while the broker is told the offset
+	settled  bool       // progress means something: it is known where to begin
 	progress progress
 	ready    []*Message // fetched, not handed out
 	bytes    int        // of what is unfinished and in memory
@@ -156,9 +159,9 @@ func (p *progress) done(offset int64) bool {
 // least between them are joined: some messages more come again, none is missed.
 const maxSpans = 64
 
-// open returns the offsets from commit to next that are not done, as spans. Offsets that hold no message for this
+// open returns what is not done of the offsets from commit to upTo, as spans. Offsets that hold no message for this
 // consumer count as done.
-func (p *progress) open() []span {
+func (p *progress) open() (open []span, upTo int64) {
 	var out []span
 	for _, o := range p.unfinished {
 		if n := len(out); n > 0 && out[n-1].end == o {
@@ -166,6 +169,16 @@ func (p *progress) open() []span {
 			continue
 		}
 		out = append(out, span{o, o + 1})
+	}
+	upTo = p.next
+	for _, s := range p.skip { // what the consumer before had done and this one hasn't come to
+		if s.end <= upTo {
+			continue
+		}
+		if s.begin > upTo {
+			out = append(out, span{upTo, s.begin})
+		}
+		upTo = s.end
 	}
 	for len(out) > maxSpans {
 		best := 1
@@ -177,7 +190,7 @@ func (p *progress) open() []span {
 		out[best-1].end = out[best].end
 		out = slices.Delete(out, best, best+1)
 	}
-	return out
+	return out, upTo
 }
 
 // resume begins at offset; what another consumer had done beyond it is skipped: everything below upTo that isn't in

@@ -481,3 +481,23 @@ func TestFiftyClientsHaveFiftyIDs(t *testing.T) {
 		t.Errorf("%d ids", len(ids))
 	}
 }
+
+// TestCloseDuringStart: a consumer that goes before it knows where to begin leaves the group's offsets alone.
+func TestCloseDuringStart(t *testing.T) {
+	s := apogeetest.Start(t)
+	c := newClient(t, s.NameServer())
+	send(t, c, "Brief", numbered("", 40)...)
+	var got inbox
+	for i := range 20 {
+		co := start(t, newClient(t, s.NameServer()), "g", client.WithFrom(client.FromEarliest), client.WithHandler("Brief", client.All, got.handle))
+		if i == 0 {
+			testkit.Eventually(t, patience, "all messages", func() bool { return got.count() == 40 })
+		}
+		if err := co.Close(short(t)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if d := got.twice(); d != nil {
+		t.Errorf("%d handled twice", len(d))
+	}
+}

@@ -93,31 +93,18 @@ func (p *Poller) CommitSync(ctx context.Context, ms ...*Message) error {
 	p.Commit(ms...)
 	ctx, cancel := p.c.bound(ctx)
 	defer cancel()
-	type note struct {
-		q      *queue
-		offset int64
-		open   string
-	}
-	var notes []note
+	var moved []*queue
 	p.mu.Lock()
 	for _, q := range p.queues {
 		if q.phase == running && q.dirty {
-			q.dirty = false
-			notes = append(notes, note{q, q.progress.commit(), q.progress.describe()})
+			moved = append(moved, q)
 		}
 	}
 	p.mu.Unlock()
-	for _, n := range notes {
-		if err := n.q.link.commitNow(ctx, n.q, n.offset, n.open); err != nil {
-			p.mu.Lock()
-			n.q.dirty = true
-			n.q.link.kickCommits()
-			p.mu.Unlock()
-			return fmt.Errorf("commit of %s: %w", n.q.mq, err)
+	for _, q := range moved {
+		if err := q.link.commitNow(ctx, q); err != nil {
+			return fmt.Errorf("commit of %s: %w", p.public(q.mq), err)
 		}
-		p.mu.Lock()
-		n.q.progress.committed = n.offset
-		p.mu.Unlock()
 	}
 	return nil
 }
