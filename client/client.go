@@ -40,7 +40,9 @@ type Client struct {
 	names *names
 	conns conns
 	routes
-	ids *message.UniqueIDs
+	ids      *message.UniqueIDs
+	requests requests // that wait for their reply
+	tracer   *tracer  // nil: off
 
 	mu        sync.Mutex
 	producers map[string]*Producer // by wrapped group
@@ -73,7 +75,7 @@ func New(opts ...Option) (*Client, error) {
 			return nil, fmt.Errorf("client: %w", err)
 		}
 	}
-	if o.names == nil {
+	if o.names == nil && o.namesURL == "" {
 		if o.names = splitAddrs(os.Getenv("NAMESRV_ADDR")); len(o.names) == 0 {
 			return nil, fmt.Errorf("client: %w", invalid("no name server: use WithNameServers, or set NAMESRV_ADDR to host:port[;host:port]"))
 		}
@@ -85,7 +87,7 @@ func New(opts ...Option) (*Client, error) {
 		o.log = slog.New(slog.DiscardHandler)
 	}
 	ip := localIP()
-	c := &Client{o: o, id: o.id, log: o.log, run: run.NewGroup(context.Background()), names: newNames(o.names),
+	c := &Client{o: o, id: o.id, log: o.log, run: run.NewGroup(context.Background()), names: newNames(o.names, o.namesURL),
 		ids:       message.NewUniqueIDs(ip, os.Getpid(), rand.Uint32()),
 		producers: map[string]*Producer{}, consumers: map[string]member{}, children: map[closer]struct{}{}}
 	if c.id == "" {
@@ -95,6 +97,10 @@ func New(opts ...Option) (*Client, error) {
 	c.conns = conns{c: c, m: map[string]*conn{}}
 	c.routes = routes{c: c, known: map[string]*route{}, calls: map[string]*routeCall{}}
 	c.run.Go(c.beat)
+	c.names.start(c)
+	if o.traceTopic != "" {
+		c.tracer = newTracer(c, o.traceTopic)
+	}
 	return c, nil
 }
 
@@ -125,6 +131,7 @@ func (c *Client) Close(ctx context.Context) error {
 	for range children {
 		all = append(all, <-errs)
 	}
+	c.tracer.close(ctx)
 	c.run.Stop()
 	c.conns.close()
 	all = append(all, c.run.Wait(ctx))

@@ -138,6 +138,23 @@ func (p *conns) watch(run context.Context, k *conn, stats *remoting.Stats) {
 	}
 }
 
+// open returns the connections to brokers that are open now.
+func (p *conns) open() []*conn {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	var out []*conn
+	for _, k := range p.m {
+		select {
+		case <-k.ready:
+			if k.broker && k.err == nil && k.rc.Err() == nil {
+				out = append(out, k)
+			}
+		default:
+		}
+	}
+	return out
+}
+
 // close closes all connections and waits for their goroutines.
 func (p *conns) close() {
 	p.mu.Lock()

@@ -8,15 +8,18 @@ import (
 
 // options are what a Client's Options set.
 type options struct {
-	names     []string
-	id        string
-	timeout   time.Duration
-	heartbeat time.Duration
-	log       *slog.Logger
-	tls       *tls.Config
-	keys      *credentials
-	namespace string // prefix of topics and groups
-	space     string // namespace V2, a header field
+	names      []string
+	namesURL   string // where the list of name servers is
+	id         string
+	timeout    time.Duration
+	heartbeat  time.Duration
+	log        *slog.Logger
+	tls        *tls.Config
+	keys       *credentials
+	namespace  string // prefix of topics and groups
+	space      string // namespace V2, a header field
+	hooks      []Hooks
+	traceTopic string // "": off
 }
 
 // Option sets something of a Client. An option that can't be right makes New fail.
@@ -28,6 +31,9 @@ func WithNameServers(addrs ...string) Option {
 	return func(o *options) error {
 		if len(addrs) == 0 {
 			return invalid("WithNameServers: give at least one host:port")
+		}
+		if o.namesURL != "" {
+			return invalid("WithNameServers and WithNameServerURL exclude each other")
 		}
 		o.names = nil
 		for _, a := range addrs {

@@ -162,28 +162,10 @@ func (t *routes) get(ctx context.Context, topic string, maxAge time.Duration) (*
 		t.mu.Unlock()
 		return old, nil
 	}
-	call := t.calls[topic]
+	call := t.startLocked(topic)
 	if call == nil {
-		call = &routeCall{done: make(chan struct{})}
-		started := t.c.run.Go(func(run context.Context) {
-			ctx, cancel := context.WithTimeout(run, t.c.o.timeout)
-			defer cancel()
-			call.r, call.err = t.ask(ctx, topic)
-			t.mu.Lock()
-			delete(t.calls, topic)
-			if call.err == nil {
-				t.known[topic] = call.r
-			} else if errors.Is(call.err, ErrNoRoute) {
-				delete(t.known, topic)
-			}
-			t.mu.Unlock()
-			close(call.done)
-		})
-		if !started {
-			t.mu.Unlock()
-			return nil, ErrClosed
-		}
-		t.calls[topic] = call
+		t.mu.Unlock()
+		return nil, ErrClosed
 	}
 	t.mu.Unlock()
 	select {
@@ -198,13 +180,68 @@ func (t *routes) get(ctx context.Context, topic string, maxAge time.Duration) (*
 	return call.r, call.err
 }
 
+// startLocked asks for a topic, or joins those who ask already. It returns nil when the client is closed.
+func (t *routes) startLocked(topic string) *routeCall {
+	if call := t.calls[topic]; call != nil {
+		return call
+	}
+	call := &routeCall{done: make(chan struct{})}
+	started := t.c.run.Go(func(run context.Context) {
+		ctx, cancel := context.WithTimeout(run, t.c.o.timeout)
+		defer cancel()
+		call.r, call.err = t.ask(ctx, topic)
+		t.mu.Lock()
+		delete(t.calls, topic)
+		if call.err == nil {
+			t.known[topic] = call.r
+		} else if errors.Is(call.err, ErrNoRoute) {
+			delete(t.known, topic)
+		}
+		t.mu.Unlock()
+		close(call.done)
+	})
+	if !started {
+		return nil
+	}
+	t.calls[topic] = call
+	return call
+}
+
+// routeRenew is how old a route must at least be to be asked for again because something failed.
+const routeRenew = 50 * time.Millisecond
+
+// use returns what is known of a topic, at once, and waits only when nothing is. A route that is old, or not so
+// new when renew says that it proved wrong, is asked for again in the background.
+func (t *routes) use(ctx context.Context, topic string, renew bool) (*route, error) {
+	t.mu.Lock()
+	if old := t.known[topic]; old != nil {
+		if age := time.Since(old.at); age > routeFresh || renew && age > routeRenew {
+			t.startLocked(topic)
+		}
+		t.mu.Unlock()
+		return old, nil
+	}
+	t.mu.Unlock()
+	return t.get(ctx, topic, 0)
+}
+
+// kick asks for a topic in the background.
+func (t *routes) kick(topic string) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.startLocked(topic)
+}
+
 // nameServerTry bounds one name server's answer, so that a dead one doesn't use up the others' time.
 const nameServerTry = time.Second
 
 // ask asks the name servers in turn.
 func (t *routes) ask(ctx context.Context, topic string) (*route, error) {
 	var last error
-	names := t.c.names.list(ctx)
+	names, err := t.c.names.list(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("route of %s: %w", topic, err)
+	}
 	for _, addr := range names {
 		one, cancel := context.WithTimeout(ctx, nameServerTry)
 		a, err := t.c.invokeName(one, addr, &remoting.Request{Code: protocol.GetRouteInfoByTopic, Header: &protocol.RouteRequest{Topic: topic, AcceptStandardJSONOnly: true}})

@@ -2,6 +2,7 @@ package message
 
 import (
 	"bytes"
+	"cmp"
 	"fmt"
 	"io"
 
@@ -51,18 +52,26 @@ func Decompress(flag SysFlag, body []byte, limit int) ([]byte, error) {
 	return out, nil
 }
 
-// Compress compresses a body; kind is CompressedZLIB, CompressedLZ4 or CompressedZSTD.
-func Compress(kind SysFlag, body []byte) ([]byte, error) {
+// Compress compresses a body; kind is CompressedZLIB, CompressedLZ4 or CompressedZSTD. level goes from 1 (fast) to 9
+// (small), 0 is Java's default: 5 for ZLIB and ZSTD, the fast one for LZ4.
+func Compress(kind SysFlag, level int, body []byte) ([]byte, error) {
+	if level < 0 || level > 9 {
+		return nil, fmt.Errorf("compress body: level %d is not within 0 and 9", level)
+	}
 	var buf bytes.Buffer
 	var w io.WriteCloser
 	var err error
 	switch kind {
 	case CompressedZLIB:
-		w, err = zlib.NewWriterLevel(&buf, 5)
+		w, err = zlib.NewWriterLevel(&buf, cmp.Or(level, 5))
 	case CompressedLZ4:
-		w = lz4.NewWriter(&buf)
+		z := lz4.NewWriter(&buf)
+		if level > 0 {
+			err = z.Apply(lz4.CompressionLevelOption(lz4.CompressionLevel(1 << (8 + level)))) // Level1 to Level9
+		}
+		w = z
 	case CompressedZSTD:
-		w, err = zstd.NewWriter(&buf, zstd.WithEncoderConcurrency(1))
+		w, err = zstd.NewWriter(&buf, zstd.WithEncoderConcurrency(1), zstd.WithEncoderLevel(zstd.EncoderLevelFromZstd(cmp.Or(level, 5))))
 	default:
 		return nil, fmt.Errorf("compress body: unknown compression type %#x", int32(kind))
 	}

@@ -155,7 +155,7 @@ func TestBatch(t *testing.T) {
 func TestCompression(t *testing.T) {
 	body := bytes.Repeat([]byte("compress me "), 1000)
 	for _, kind := range []SysFlag{CompressedZLIB, CompressedLZ4, CompressedZSTD} {
-		z, err := Compress(kind, body)
+		z, err := Compress(kind, 0, body)
 		if err != nil || len(z) >= len(body) {
 			t.Fatalf("%x: %d bytes, %v", kind, len(z), err)
 		}

@@ -1,0 +1,110 @@
+package client
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+)
+
+// ErrEarlierFailed: a message was not sent because an earlier one with the same sharding key failed while it waited
+// behind it. Sending both again, in their order, keeps the order.
+var ErrEarlierFailed = errors.New("not sent: an earlier message with its sharding key failed")
+
+// lanes send the messages of one key one at a time, in the order in which they came. When one fails, those that
+// wait behind it fail, too: they must not overtake it.
+type lanes struct {
+	mu sync.Mutex
+	m  map[laneKey][]*place // the first has the lane
+}
+
+type laneKey struct{ topic, key string }
+
+// place is one message's place in its lane.
+type place struct {
+	l     *lanes
+	k     laneKey
+	ready chan struct{} // closed when it may be sent, or must not be any more
+	err   error         // set before ready is closed
+}
+
+// queue gives the caller a place at the lane's end. It doesn't wait. A nil place is one without a lane.
+func (l *lanes) queue(topic, key string) *place {
+	if key == "" {
+		return nil
+	}
+	t := &place{l: l, k: laneKey{topic, key}, ready: make(chan struct{})}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.m == nil {
+		l.m = map[laneKey][]*place{}
+	}
+	l.m[t.k] = append(l.m[t.k], t)
+	if len(l.m[t.k]) == 1 {
+		close(t.ready)
+	}
+	return t
+}
+
+// wait waits for the turn. After nil the caller calls done; after an error the place is given up.
+func (t *place) wait(ctx context.Context) error {
+	if t == nil {
+		return nil
+	}
+	select {
+	case <-t.ready:
+		return t.err
+	default:
+	}
+	select {
+	case <-t.ready:
+		return t.err
+	case <-ctx.Done():
+	}
+	t.l.mu.Lock()
+	defer t.l.mu.Unlock()
+	select {
+	case <-t.ready: // at the same moment
+		if t.err != nil {
+			return t.err
+		}
+		t.nextLocked()
+	default:
+		all := t.l.m[t.k]
+		for i, o := range all {
+			if o == t {
+				t.l.m[t.k] = append(all[:i:i], all[i+1:]...)
+				break
+			}
+		}
+	}
+	return ctx.Err()
+}
+
+// done gives the lane to the next, or fails all that wait when err isn't nil.
+func (t *place) done(err error) {
+	if t == nil {
+		return
+	}
+	t.l.mu.Lock()
+	defer t.l.mu.Unlock()
+	if err == nil {
+		t.nextLocked()
+		return
+	}
+	for _, o := range t.l.m[t.k][1:] {
+		o.err = fmt.Errorf("%w: %w", ErrEarlierFailed, err)
+		close(o.ready)
+	}
+	delete(t.l.m, t.k)
+}
+
+func (t *place) nextLocked() {
+	rest := t.l.m[t.k][1:]
+	if len(rest) == 0 {
+		delete(t.l.m, t.k)
+		return
+	}
+	t.l.m[t.k] = rest
+	close(rest[0].ready)
+}
