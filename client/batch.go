@@ -63,23 +63,14 @@ func (p *Producer) checkBatch(ms []*Message) error {
 
 // sendBatch sends checked messages.
 func (p *Producer) sendBatch(ctx context.Context, ms []*Message, so sendOptions) ([]*SendResult, error) {
-	results := make([]*SendResult, len(ms))
-	after := make([]func(*SendResult, error), len(ms))
-	for i, m := range ms {
-		ctx, after[i] = p.beforeSend(ctx, m)
-	}
-	sent, err := p.sendChunks(ctx, ms, so, results)
-	if err != nil {
-		err = fmt.Errorf("%d of %d messages sent: %w", sent, len(ms), err)
-	}
-	for i, res := range results {
-		if res != nil {
-			after[i](res, nil)
-		} else {
-			after[i](nil, err)
+	return p.hookedBatch(ctx, ms, func(ctx context.Context) ([]*SendResult, error) {
+		results := make([]*SendResult, len(ms))
+		sent, err := p.sendChunks(ctx, ms, so, results)
+		if err != nil {
+			err = fmt.Errorf("%d of %d messages sent: %w", sent, len(ms), err)
 		}
-	}
-	return results, err
+		return results, err
+	})
 }
 
 // batchItem is a message as a batch holds it.
@@ -167,8 +158,9 @@ func split(res *SendResult, items []batchItem) []*SendResult {
 type batcher struct {
 	p *Producer
 
-	mu sync.Mutex
-	m  map[batchKey]*gathering
+	mu     sync.Mutex
+	m      map[batchKey]*gathering
+	closed bool // nothing waits any more
 }
 
 type batchKey struct{ topic, tag string }
@@ -223,7 +215,7 @@ func (b *batcher) send(ctx context.Context, m *Message) (*SendResult, error) {
 	if deadline.After(g.deadline) {
 		g.deadline = deadline
 	}
-	if g.size >= b.p.o.lingerBytes {
+	if g.size >= b.p.o.lingerBytes || b.closed {
 		b.goLocked(k, g)
 	}
 	b.mu.Unlock()
@@ -257,10 +249,11 @@ func (b *batcher) goLocked(k batchKey, g *gathering) {
 	}
 }
 
-// flush sends what waits.
+// flush sends what waits, and makes what still comes go at once.
 func (b *batcher) flush() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	b.closed = true
 	for k, g := range b.m {
 		b.goLocked(k, g)
 	}

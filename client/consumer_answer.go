@@ -43,7 +43,7 @@ func wireQueue(q MessageQueue) protocol.MessageQueue {
 // runningInfo is what `mqadmin consumerStatus` shows.
 func (e *engine) runningInfo(req *remoting.Command) *remoting.Response {
 	info := protocol.ConsumerRunningInfo{MQTable: map[protocol.MessageQueue]protocol.ProcessQueueInfo{}, Properties: map[string]string{
-		"PROP_NAMESERVER_ADDR":          strings.Join(e.c.names.list(context.Background()), ";"),
+		"PROP_NAMESERVER_ADDR":          strings.Join(e.c.names.current(), ";"),
 		"PROP_CONSUME_TYPE":             "CONSUME_PASSIVELY",
 		"PROP_CLIENT_VERSION":           strconv.Itoa(int(protocol.Version)),
 		"PROP_CONSUMEORDERLY":           strconv.FormatBool(e.o.ordered),

@@ -15,29 +15,29 @@ var ErrEarlierFailed = errors.New("not sent: an earlier message with its shardin
 // wait behind it fail, too: they must not overtake it.
 type lanes struct {
 	mu sync.Mutex
-	m  map[laneKey][]*place // the first has the lane
+	m  map[laneKey][]*laneTurn // the first has the lane
 }
 
 type laneKey struct{ topic, key string }
 
-// place is one message's place in its lane.
-type place struct {
+// laneTurn is one message's place in its lane.
+type laneTurn struct {
 	l     *lanes
 	k     laneKey
 	ready chan struct{} // closed when it may be sent, or must not be any more
 	err   error         // set before ready is closed
 }
 
-// queue gives the caller a place at the lane's end. It doesn't wait. A nil place is one without a lane.
-func (l *lanes) queue(topic, key string) *place {
+// queue gives the caller a place at the lane's end. It doesn't wait. A nil laneTurn is one without a lane.
+func (l *lanes) queue(topic, key string) *laneTurn {
 	if key == "" {
 		return nil
 	}
-	t := &place{l: l, k: laneKey{topic, key}, ready: make(chan struct{})}
+	t := &laneTurn{l: l, k: laneKey{topic, key}, ready: make(chan struct{})}
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.m == nil {
-		l.m = map[laneKey][]*place{}
+		l.m = map[laneKey][]*laneTurn{}
 	}
 	l.m[t.k] = append(l.m[t.k], t)
 	if len(l.m[t.k]) == 1 {
@@ -47,7 +47,7 @@ func (l *lanes) queue(topic, key string) *place {
 }
 
 // wait waits for the turn. After nil the caller calls done; after an error the place is given up.
-func (t *place) wait(ctx context.Context) error {
+func (t *laneTurn) wait(ctx context.Context) error {
 	if t == nil {
 		return nil
 	}
@@ -82,7 +82,7 @@ func (t *place) wait(ctx context.Context) error {
 }
 
 // done gives the lane to the next, or fails all that wait when err isn't nil.
-func (t *place) done(err error) {
+func (t *laneTurn) done(err error) {
 	if t == nil {
 		return
 	}
@@ -99,7 +99,7 @@ func (t *place) done(err error) {
 	delete(t.l.m, t.k)
 }
 
-func (t *place) nextLocked() {
+func (t *laneTurn) nextLocked() {
 	rest := t.l.m[t.k][1:]
 	if len(rest) == 0 {
 		delete(t.l.m, t.k)

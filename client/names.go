@@ -175,3 +175,10 @@ func (n *names) failed(addr string) {
 		n.addrs = append(n.addrs[1:], addr)
 	}
 }
+
+// current returns the servers that are known now.
+func (n *names) current() []string {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return slices.Clone(n.addrs)
+}

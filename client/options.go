@@ -18,7 +18,6 @@ type options struct {
 	keys       *credentials
 	namespace  string // prefix of topics and groups
 	space      string // namespace V2, a header field
-	hooks      []Hooks
 	traceTopic string // "": off
 }
 

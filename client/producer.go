@@ -40,7 +40,7 @@ type Producer struct {
 	turns   turns
 	slow    *avoidance // nil: off
 	batcher *batcher   // nil: off
-	inner   bool       // the client's own: it isn't traced, and no hook sees it
+	inner   bool       // the client's own: it isn't traced
 }
 
 // NewProducer returns a producer of a group, of which a Client has at most one producer at a time. It connects when it
@@ -48,6 +48,9 @@ type Producer struct {
 func (c *Client) NewProducer(group string, opts ...ProducerOption) (*Producer, error) {
 	if err := checkGroup(group); err != nil {
 		return nil, fmt.Errorf("producer: %w", err)
+	}
+	if group == "DEFAULT_PRODUCER" {
+		return nil, invalid("producer: %s is the name of Java's default group, which no client may have: choose another", group)
 	}
 	p, err := c.makeProducer(group, opts...)
 	if err != nil {
@@ -213,14 +216,15 @@ func (p *Producer) SendOneWay(ctx context.Context, m *Message, opts ...SendOptio
 	if err := t.wait(ctx); err != nil {
 		return p.explain("send one-way", err)
 	}
-	ctx, after := p.beforeSend(ctx, m)
-	out, err := p.encode(m, collect(opts))
-	if err == nil {
+	_, err = p.hooked(ctx, m, func(ctx context.Context) (*SendResult, error) {
+		out, err := p.encode(m, collect(opts))
+		if err != nil {
+			return nil, err
+		}
 		out.oneWay = true
-		_, err = p.deliver(ctx, out)
-	}
+		return p.deliver(ctx, out)
+	})
 	t.done(laneError(err))
-	after(nil, err)
 	return p.explain("send one-way", err)
 }
 
@@ -232,7 +236,7 @@ func collect(opts []SendOption) (so sendOptions) {
 }
 
 // place queues m behind those of its key.
-func (p *Producer) place(m *Message) *place {
+func (p *Producer) place(m *Message) *laneTurn {
 	if m == nil {
 		return nil
 	}
@@ -250,10 +254,7 @@ func laneError(err error) error {
 
 // sendOne sends one message, its turn being come.
 func (p *Producer) sendOne(ctx context.Context, m *Message, so sendOptions) (*SendResult, error) {
-	ctx, after := p.beforeSend(ctx, m)
-	res, err := p.sendEncoded(ctx, m, so)
-	after(res, err)
-	return res, err
+	return p.hooked(ctx, m, func(ctx context.Context) (*SendResult, error) { return p.sendEncoded(ctx, m, so) })
 }
 
 func (p *Producer) sendEncoded(ctx context.Context, m *Message, so sendOptions) (*SendResult, error) {
@@ -388,6 +389,17 @@ func (p *Producer) learn(broker string, took time.Duration, err error) {
 	}
 }
 
+// safely makes a panic of a user's selector or hook an error, on a goroutine that isn't the user's.
+func (p *Producer) safely(send func() (*SendResult, error)) (res *SendResult, err error) {
+	defer func() {
+		if v := recover(); v != nil {
+			p.c.log.Error("a selector or hook panicked", "group", p.group, "panic", v, "stack", string(debug.Stack()))
+			res, err = nil, fmt.Errorf("a selector or hook panicked: %v", v)
+		}
+	}()
+	return send()
+}
+
 // call runs a user's callback. A panic in it is logged, and ends nothing.
 func (p *Producer) call(done func(*SendResult, error), res *SendResult, err error) {
 	defer func() {
@@ -435,7 +447,7 @@ func (p *Producer) SendAsync(ctx context.Context, m *Message, done func(*SendRes
 		err := t.wait(ctx)
 		var res *SendResult
 		if err == nil {
-			res, err = p.sendOne(ctx, m, collect(opts))
+			res, err = p.safely(func() (*SendResult, error) { return p.sendOne(ctx, m, collect(opts)) })
 			t.done(laneError(err)) // before the callback, which may send again
 		}
 		p.room.give(taken)

@@ -28,17 +28,19 @@ type producerOptions struct {
 	check        func(ctx context.Context, m *Message) Resolution
 	linger       time.Duration
 	lingerBytes  int
+	hooks        ProducerHooks
 }
 
-// The sizes that a message has in Java.
+// Java's sizes of a message and of a new topic, and the size of a batch.
 const (
 	maxMessageSize = 4 << 20
 	batchSize      = 1 << 20
+	newTopicQueues = 4
 )
 
 func defaultProducerOptions() producerOptions {
 	return producerOptions{timeout: 3 * time.Second, retries: 2, maxSize: maxMessageSize, batchSize: batchSize, compression: ZLIB, compressOver: 4096,
-		outstanding: 1024, bytes: 100 << 20, newQueues: 4}
+		outstanding: 1024, bytes: 100 << 20, newQueues: newTopicQueues}
 }
 
 // WithSendTimeout bounds a call whose context has no deadline, with all its attempts. Default 3 s, as in Java.

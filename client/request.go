@@ -64,11 +64,11 @@ func (p *Producer) Request(ctx context.Context, m *Message, opts ...SendOption) 
 }
 
 func (p *Producer) request(ctx context.Context, m *Message, so sendOptions) (*Message, error) {
-	if m != nil && (m.DelayLevel > 0 || !m.DeliverAt.IsZero()) {
-		return nil, invalid("topic %s: a request can't be delayed", m.Topic)
-	}
 	if err := p.check(m); err != nil {
 		return nil, err
+	}
+	if m != nil && (m.DelayLevel > 0 || !m.DeliverAt.IsZero()) {
+		return nil, invalid("topic %s: a request can't be delayed", m.Topic)
 	}
 	t := p.place(m)
 	if err := t.wait(ctx); err != nil {
@@ -77,10 +77,8 @@ func (p *Producer) request(ctx context.Context, m *Message, so sendOptions) (*Me
 	id := correlationID()
 	answer := p.c.requests.add(id)
 	defer p.c.requests.take(id)
-	ctx, after := p.beforeSend(ctx, m)
-	res, err := p.sendRequest(ctx, m, so, id)
+	res, err := p.hooked(ctx, m, func(ctx context.Context) (*SendResult, error) { return p.sendRequest(ctx, m, so, id) })
 	t.done(laneError(err))
-	after(res, err)
 	if err != nil {
 		return nil, err
 	}

@@ -90,14 +90,7 @@ type outgoing struct {
 	oneWay   bool
 }
 
-// What RocketMQ's names and lengths may be (Java's Validators and MessageDecoder).
-const (
-	maxTopic      = 127
-	maxProperties = message.MaxProperties
-	topicChars    = "letters, digits and %|-_"
-)
-
-// closedTopics belong to brokers; nobody sends to them.
+// closedTopic reports whether a topic belongs to brokers, so that nobody sends to it (Java's TopicValidator).
 func closedTopic(topic string) bool {
 	switch topic {
 	case "SCHEDULE_TOPIC_XXXX", "RMQ_SYS_TRANS_HALF_TOPIC", "RMQ_SYS_TRANS_OP_HALF_TOPIC", "TRANS_CHECK_MAX_TIME_TOPIC", "SELF_TEST_TOPIC", "OFFSET_MOVED_EVENT":
@@ -106,42 +99,12 @@ func closedTopic(topic string) bool {
 	return false
 }
 
-func checkTopic(topic string) error {
-	switch {
-	case topic == "":
-		return invalid("the topic is empty")
-	case len(topic) > maxTopic:
-		return invalid("topic %.40s…: %d characters, at most %d are allowed", topic, len(topic), maxTopic)
-	case closedTopic(topic):
+// checkSendTopic refuses a topic that nobody may send to.
+func checkSendTopic(topic string) error {
+	if closedTopic(topic) {
 		return invalid("topic %s belongs to the broker: nobody else may send to it", topic)
 	}
-	for _, r := range topic {
-		if !nameChar(r) {
-			return invalid("topic %q: character %q, allowed are %s", topic, r, topicChars)
-		}
-	}
-	return nil
-}
-
-func nameChar(r rune) bool {
-	return r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || strings.ContainsRune("%|-_", r)
-}
-
-func checkGroup(group string) error {
-	switch {
-	case group == "":
-		return invalid("the group is empty")
-	case group == "DEFAULT_PRODUCER" || group == "DEFAULT_CONSUMER":
-		return invalid("group %s is the default's name, which no client may have: choose another", group)
-	case len(group) > 120:
-		return invalid("group %.40s…: %d characters, at most 120 are allowed", group, len(group))
-	}
-	for _, r := range group {
-		if !nameChar(r) {
-			return invalid("group %q: character %q, allowed are %s", group, r, topicChars)
-		}
-	}
-	return nil
+	return checkTopic(topic)
 }
 
 // check refuses what brokers refuse, or store wrongly.
@@ -149,7 +112,7 @@ func (p *Producer) check(m *Message) error {
 	if m == nil {
 		return invalid("the message is nil")
 	}
-	if err := checkTopic(m.Topic); err != nil {
+	if err := checkSendTopic(m.Topic); err != nil {
 		return err
 	}
 	separators := string([]byte{message.NameSeparator, message.PropertySeparator})
@@ -220,8 +183,8 @@ func (p *Producer) properties(m *Message, extra ...pair) ([]byte, error) {
 	for _, x := range extra {
 		b = message.AppendProperty(b, x.key, x.value)
 	}
-	if len(b) > maxProperties {
-		return nil, invalid("topic %s: properties, tag and keys take %d bytes, at most %d are allowed", m.Topic, len(b), maxProperties)
+	if len(b) > message.MaxProperties {
+		return nil, invalid("topic %s: properties, tag and keys take %d bytes, at most %d are allowed", m.Topic, len(b), message.MaxProperties)
 	}
 	return b, nil
 }

@@ -88,10 +88,8 @@ func (p *Producer) SendInTransaction(ctx context.Context, m *Message, local func
 	if err := t.wait(ctx); err != nil {
 		return nil, p.explain(what, err)
 	}
-	ctx, after := p.beforeSend(ctx, m)
-	res, err := p.sendHalf(ctx, m, collect(opts))
+	res, err := p.hooked(ctx, m, func(ctx context.Context) (*SendResult, error) { return p.sendHalf(ctx, m, collect(opts)) })
 	t.done(laneError(err))
-	after(res, err)
 	if err != nil {
 		return nil, p.explain(what, err)
 	}

@@ -68,7 +68,7 @@ func (b *Broker) send(c *remoting.Conn, req *remoting.Command, w *sendWait) erro
 			return err
 		}
 	}
-	b.stampProperties(h.Properties, w)
+	b.stampProperties(h.Properties, w, true)
 	if err := b.redirect(m, w); err != nil {
 		return err
 	}
@@ -131,8 +131,9 @@ func (b *Broker) retrySend(group string, h *protocol.SendMessageRequest, version
 }
 
 // stampProperties builds the stored properties of a single send in the waiter's scratch: the client's own,
-// without those that only a broker may set, then region, tracing, cluster and, when missing, a unique id.
-func (b *Broker) stampProperties(props []byte, w *sendWait) {
+// without those that only a broker may set, then region, tracing, cluster and, where identify says so, a unique id
+// when there is none.
+func (b *Broker) stampProperties(props []byte, w *sendWait, identify bool) {
 	p := append(w.props[:0], props...)
 	if len(p) > 0 && p[len(p)-1] != message.PropertySeparator {
 		p = append(p, message.PropertySeparator)
@@ -143,7 +144,7 @@ func (b *Broker) stampProperties(props []byte, w *sendWait) {
 	}
 	if v, ok := message.Property(p, message.PropertyUniqueKey); ok {
 		w.uniqueKey = string(v)
-	} else {
+	} else if identify {
 		w.uniqueKey = b.uniqueIDs.Next(b.now())
 		p = message.AppendProperty(p, message.PropertyUniqueKey, w.uniqueKey)
 	}
@@ -183,12 +184,13 @@ func (b *Broker) redirect(m *message.Message, w *sendWait) error {
 }
 
 // sendBatch stores the messages of one SEND_BATCH_MESSAGE body with consecutive offsets, all or none. As in
-// Java each gets its own properties followed by the batch's.
+// Java each gets its own properties followed by the batch's, so that a unique id of the batch hides those of its
+// messages: a batch without one, which is how its messages keep theirs, isn't given one.
 func (b *Broker) sendBatch(cfg topic.Config, h *protocol.SendMessageRequest, w *sendWait) error {
 	if strings.HasPrefix(cfg.TopicName, topic.RetryPrefix) {
 		return refuse(protocol.MessageIllegal, "batch request does not support retry group %s", cfg.TopicName)
 	}
-	b.stampProperties(h.Properties, w)
+	b.stampProperties(h.Properties, w, false)
 	if v, ok := message.Property(w.props, message.PropertyTransactionPrepared); ok && string(v) == "true" {
 		return refuse(protocol.MessageIllegal, "the message is illegal: a batch can't be a transaction")
 	}
