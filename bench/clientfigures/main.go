@@ -23,6 +23,8 @@ import (
 func main() {
 	bin := flag.String("bin", "bin/apogee", "server to measure with")
 	what := flag.String("only", "", "first, handover or deadlines; default: all")
+	names := flag.String("namesrv", "", "measure with the server at this name server instead, a Java one for example; without deadlines")
+	broker := flag.String("broker", "", "that server's broker")
 	rate := flag.Int("rate", 5000, "handover: messages a second")
 	flag.Parse()
 	ok := true
@@ -37,7 +39,16 @@ func main() {
 		if *what != "" && *what != f.name {
 			continue
 		}
-		s, err := start(*bin)
+		var s *server
+		var err error
+		switch {
+		case *names == "":
+			s, err = start(*bin)
+		case f.name == "deadlines":
+			continue // it stops the server
+		default:
+			s = &server{names: *names, broker: *broker}
+		}
 		if err == nil {
 			var good bool
 			good, err = f.run(s)
@@ -97,6 +108,9 @@ func start(bin string) (*server, error) {
 }
 
 func (s *server) stop() {
+	if s.cmd == nil {
+		return // somebody else's
+	}
 	_ = s.cmd.Process.Signal(syscall.SIGCONT)
 	_ = s.cmd.Process.Signal(syscall.SIGTERM)
 	_ = s.cmd.Wait()
@@ -209,12 +223,12 @@ func first(s *server) (bool, error) {
 	}
 	var waiting, fresh []time.Duration
 	for i := range runs {
-		d, err := measure(fmt.Sprint("first-", i), client.FromEarliest, nil)
+		d, err := measure(fmt.Sprintf("first-%d-%d", os.Getpid(), i), client.FromEarliest, nil)
 		if err != nil {
 			return false, err
 		}
 		waiting = append(waiting, d)
-		d, err = measure(fmt.Sprint("latest-", i), client.FromLatest, func() error {
+		d, err = measure(fmt.Sprintf("latest-%d-%d", os.Getpid(), i), client.FromLatest, func() error {
 			_, err := p.Send(ctx, &client.Message{Topic: names[topics/3], Body: []byte("y")})
 			return err
 		})
