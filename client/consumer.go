@@ -238,8 +238,10 @@ func (e *engine) introduce(ctx context.Context, topics []string) error {
 		}
 	}
 	for i, topic := range topics {
+		e.mu.Lock()
 		s := e.subs[topic]
-		if s.expr.kind != filter.TypeSQL92 || found[i] == nil {
+		e.mu.Unlock()
+		if s == nil || s.expr.kind != filter.TypeSQL92 || found[i] == nil {
 			continue
 		}
 		if err := e.checkFilter(ctx, found[i], s); err != nil {
@@ -294,7 +296,9 @@ func (e *engine) noteEnds(ctx context.Context, found []*route) map[string]error 
 					errs[q.Broker] = err
 					return
 				}
+				e.mu.Lock()
 				e.ends[q] = end
+				e.mu.Unlock()
 			})
 		}
 	}
@@ -399,6 +403,80 @@ func (e *engine) checkEmpty() {
 	default:
 		close(e.empty)
 	}
+}
+
+// Subscribe adds a topic while the consumer runs. All members of the group should do the same.
+func (co *Consumer) Subscribe(ctx context.Context, topic string, expr Expression, h Handler) error {
+	if h == nil {
+		return invalid("Subscribe(%q): the handler is nil", topic)
+	}
+	one := consumerOptions{}
+	if err := one.subscribe(topic, expr, h, nil); err != nil {
+		return err
+	}
+	return co.addTopic(ctx, &one.subs[0])
+}
+
+func (e *engine) addTopic(ctx context.Context, s *subscription) error {
+	s.topic = e.c.wrap(s.topic)
+	e.mu.Lock()
+	if e.state != active {
+		e.mu.Unlock()
+		return invalid("Subscribe: the consumer of group %s isn't running", e.name)
+	}
+	if e.subs[s.topic] != nil {
+		e.mu.Unlock()
+		return invalid("topic %s is subscribed already", e.c.unwrap(s.topic))
+	}
+	e.subs[s.topic] = s
+	e.mu.Unlock()
+	ctx, cancel := e.c.bound(ctx)
+	defer cancel()
+	if err := e.introduce(ctx, []string{s.topic}); err != nil {
+		e.mu.Lock()
+		delete(e.subs, s.topic)
+		e.mu.Unlock()
+		return fmt.Errorf("subscribe %s: %w", e.c.unwrap(s.topic), err)
+	}
+	e.wake()
+	return nil
+}
+
+// Unsubscribe gives a topic's queues up, in good order, while the consumer runs. It doesn't wait for that.
+func (e *engine) Unsubscribe(ctx context.Context, topic string) error {
+	wire := e.c.wrap(topic)
+	e.mu.Lock()
+	if e.subs[wire] == nil || wire == e.retryTopic() {
+		e.mu.Unlock()
+		return invalid("topic %s isn't subscribed", topic)
+	}
+	delete(e.subs, wire)
+	for mq, q := range e.queues {
+		if mq.Topic == wire {
+			e.giveUp(q)
+		}
+	}
+	maps.DeleteFunc(e.owners, func(q MessageQueue, _ string) bool { return q.Topic == wire })
+	e.mu.Unlock()
+	ctx, cancel := e.c.bound(ctx)
+	defer cancel()
+	for addr, err := range e.c.heartbeatAll(ctx) {
+		e.log.Debug("heartbeat failed", "addr", addr, "error", err)
+	}
+	e.wake()
+	return nil
+}
+
+// SetConcurrency changes how many handlers run at once (WithConcurrency).
+func (co *Consumer) SetConcurrency(n int) error {
+	if !within(n, 1, 100_000) {
+		return invalid("SetConcurrency: %d is not within 1 and 100000", n)
+	}
+	co.mu.Lock()
+	defer co.mu.Unlock()
+	co.o.concurrency = n
+	co.dispatch()
+	return nil
 }
 
 // Pause stops handing out messages; handlers that run go on. Queues stay this consumer's.

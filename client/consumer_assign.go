@@ -273,7 +273,7 @@ func (e *engine) take(mq MessageQueue, sub *subscription) {
 		}
 		e.links[mq.Broker] = l
 	}
-	q := &queue{mq: mq, sub: sub, link: l, since: time.Now(), progress: progress{committed: -1}, inflight: map[*task]struct{}{}, attempts: map[int64]int{},
+	q := &queue{mq: mq, sub: sub, link: l, since: time.Now(), progress: progress{committed: -1}, inflight: map[*task]struct{}{},
 		room: make(chan struct{}, 1), stop: func() {}}
 	q.ctx, q.cancel = context.WithCancel(context.Background())
 	e.queues[mq] = q

@@ -317,7 +317,6 @@ func (e *engine) moved(q *queue, epoch int, offset int64) {
 func (e *engine) restart(q *queue, offset int64) {
 	q.epoch++
 	e.forget(q)
-	clear(q.attempts)
 	q.progress = progress{next: offset, committed: -1}
 	q.notUntil = time.Time{}
 	q.dirty = true

@@ -376,6 +376,38 @@ var (
 	StrategyConsistentHash  = Strategy{rebalance.ConsistentHash{}}
 )
 
+// StrategyConfig gives this consumer exactly these queues, whoever else is in the group: every queue must be named by
+// one of its members.
+func StrategyConfig(queues ...MessageQueue) Strategy {
+	s := rebalance.Config{}
+	for _, q := range queues {
+		s.Queues = append(s.Queues, rebalance.Queue{Topic: q.Topic, Broker: q.Broker, ID: int32(q.ID)})
+	}
+	return Strategy{s}
+}
+
+// StrategyMachineRoom shares out the queues of brokers in these rooms only; a broker says its room in its name,
+// "room@name".
+func StrategyMachineRoom(rooms ...string) Strategy {
+	return Strategy{rebalance.MachineRoom{Rooms: rooms}}
+}
+
+// StrategyMachineRoomNearby shares out each room's queues by inner among the consumers of that room, and those of
+// rooms without a consumer among all. The functions say which room a broker and a client id are in; they must agree
+// wherever the group runs.
+func StrategyMachineRoomNearby(inner Strategy, brokerRoom, clientRoom func(string) string) Strategy {
+	return Strategy{rebalance.MachineRoomNearby{Inner: inner.s, Resolver: rooms{brokerRoom, clientRoom}}}
+}
+
+// rooms is a resolver of functions.
+type rooms struct{ broker, client func(string) string }
+
+// BrokerRoom implements rebalance.Resolver.
+func (r rooms) BrokerRoom(q rebalance.Queue) string { return r.broker(q.Broker) }
+
+// ClientRoom implements rebalance.Resolver.
+func (r rooms) ClientRoom(id string) string { return r.client(id) }
+
 // WithStrategy sets how queues are shared out. Default StrategyAverage.
 func WithStrategy(s Strategy) ConsumerOption {
 	return func(o *consumerOptions) error {

@@ -42,7 +42,6 @@ type queue struct {
 	count    int
 	inflight map[*task]struct{}
 	pending  int // messages that are being given back to the broker
-	attempts map[int64]int
 	inRing   bool
 	busy     bool      // ordered: a batch is being handled
 	notUntil time.Time // ordered: a failed message comes again then

@@ -96,7 +96,7 @@ func (e *engine) reason(q *queue, now time.Time) string {
 	}
 	if wait := q.notUntil.Sub(now); wait > 0 && len(q.ready) > 0 {
 		m := q.ready[0]
-		return fmt.Sprintf("message %s failed (attempt %d of %d) and comes again in %s", m.ID, m.Retries+q.attempts[m.QueueOffset], e.o.maxAttempts, wait.Round(time.Millisecond))
+		return fmt.Sprintf("message %s failed (attempt %d of %d) and comes again in %s", m.ID, m.Retries, e.o.maxAttempts, wait.Round(time.Millisecond))
 	}
 	if t, ok := q.oldest(); ok && now.Sub(t) > slowHandler {
 		return fmt.Sprintf("handler running for %s", ago(t))

@@ -501,3 +501,167 @@ func TestCloseDuringStart(t *testing.T) {
 		t.Errorf("%d handled twice", len(d))
 	}
 }
+
+func TestOptionsThatCantBeRight(t *testing.T) {
+	c := newClient(t, "127.0.0.1:1")
+	h := client.WithHandler("T", client.All, (&inbox{}).handle)
+	for name, opts := range map[string][]client.ConsumerOption{
+		"no topic":                       {},
+		"two handlers of a topic":        {h, h},
+		"nil handler":                    {client.WithHandler("T", client.All, nil)},
+		"bad topic":                      {client.WithHandler("no spaces", client.All, (&inbox{}).handle)},
+		"no tag":                         {client.WithHandler("T", client.Tags("||"), (&inbox{}).handle)},
+		"empty SQL":                      {client.WithHandler("T", client.SQL(""), (&inbox{}).handle)},
+		"batch":                          {h, client.WithBatch(0)},
+		"attempts":                       {h, client.WithMaxAttempts(0)},
+		"rate":                           {h, client.WithRate(-1)},
+		"back-off":                       {h, client.WithBackoff(nil)},
+		"a folder without broadcasting":  {h, client.WithOffsetsDir("/x", "y")},
+		"zero strategy":                  {h, client.WithStrategy(client.Strategy{})},
+		"zero time":                      {h, client.WithFrom(client.FromTime(time.Time{}))},
+		"a subscription without handler": {client.WithSubscription("T", client.All)},
+	} {
+		if co, err := c.NewConsumer("g", opts...); !errors.Is(err, client.ErrInvalid) {
+			t.Errorf("%s: %v, %v", name, co, err)
+		}
+	}
+	if _, err := c.NewConsumer("", h); !errors.Is(err, client.ErrInvalid) {
+		t.Error(err)
+	}
+	if _, err := c.NewPoller("g", h); !errors.Is(err, client.ErrInvalid) {
+		t.Error(err)
+	}
+}
+
+func TestSQLIsRefusedWithTheBrokersWords(t *testing.T) {
+	s := apogeetest.Start(t)
+	c := newClient(t, s.NameServer())
+	send(t, c, "Filtered", "x")
+	co, err := c.NewConsumer("g", client.WithHandler("Filtered", client.SQL("a > 3"), (&inbox{}).handle))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var refused *client.Error
+	if err := co.Start(short(t)); !errors.As(err, &refused) || !strings.Contains(refused.Remark, "SQL92") {
+		t.Error(err)
+	}
+}
+
+func TestSubscribeAndUnsubscribe(t *testing.T) {
+	s := apogeetest.Start(t)
+	c := newClient(t, s.NameServer())
+	send(t, c, "First", "f1")
+	send(t, c, "Second", "s1")
+	var got inbox
+	co := start(t, c, "g", client.WithHandler("First", client.All, got.handle), client.WithFrom(client.FromEarliest))
+	testkit.Eventually(t, patience, "the first topic", func() bool { return got.times("f1") == 1 })
+	if err := co.Subscribe(short(t), "Second", client.All, got.handle); err != nil {
+		t.Fatal(err)
+	}
+	if err := co.Subscribe(short(t), "Second", client.All, got.handle); !errors.Is(err, client.ErrInvalid) {
+		t.Errorf("twice: %v", err)
+	}
+	testkit.Eventually(t, patience, "the second topic", func() bool { return got.times("s1") == 1 })
+	if err := co.Unsubscribe(short(t), "First"); err != nil {
+		t.Fatal(err)
+	}
+	testkit.Eventually(t, patience, "its queues given up", func() bool {
+		return !slices.ContainsFunc(co.Status(), func(q client.QueueStatus) bool { return q.Queue.Topic == "First" })
+	})
+	send(t, c, "First", "f2")
+	send(t, c, "Second", "s2")
+	testkit.Eventually(t, patience, "the second topic again", func() bool { return got.times("s2") == 1 })
+	if got.times("f2") != 0 {
+		t.Error("a topic that isn't subscribed any more is handled")
+	}
+}
+
+func TestHandlerTimeout(t *testing.T) {
+	s := apogeetest.Start(t)
+	c := newClient(t, s.NameServer())
+	send(t, c, "Slow", "stuck", "quick")
+	var got inbox
+	release, ended := make(chan struct{}), make(chan error, 1)
+	start(t, c, "g", client.WithFrom(client.FromEarliest), client.WithConcurrency(1), client.WithHandlerTimeout(100*time.Millisecond),
+		client.WithBackoff(func(int) time.Duration { return time.Second }),
+		client.WithHandler("Slow", client.All, func(ctx context.Context, m *client.Message) error {
+			if string(m.Body) == "stuck" && m.Retries == 0 {
+				<-ctx.Done()
+				ended <- ctx.Err()
+				<-release // it doesn't heed its context
+				return nil
+			}
+			return got.handle(ctx, m)
+		}))
+	if err := <-ended; !errors.Is(err, context.DeadlineExceeded) {
+		t.Error(err)
+	}
+	testkit.Eventually(t, patience, "the other message, and the one whose time was up", func() bool { return got.times("quick") == 1 && got.times("stuck") == 1 })
+	close(release)
+}
+
+// TestWaitingForALock: a queue whose owner doesn't let go yet says whom it waits for.
+func TestWaitingForALock(t *testing.T) {
+	s := apogeetest.Start(t, apogeetest.WithSetting("defaultTopicQueueNums", "1"))
+	send(t, newClient(t, s.NameServer()), "Held", "x")
+	release, working := make(chan struct{}), make(chan struct{})
+	var once sync.Once
+	first := start(t, newClient(t, s.NameServer(), client.WithClientID("b")), "g", client.WithFrom(client.FromEarliest), client.WithHandler("Held", client.All, func(context.Context, *client.Message) error {
+		once.Do(func() { close(working) })
+		<-release
+		return nil
+	}))
+	<-working
+	var got inbox
+	second := start(t, newClient(t, s.NameServer(), client.WithClientID("a")), "g", client.WithHandler("Held", client.All, got.handle)) // the one queue is its by Java's average
+	reason := func(co *client.Consumer) (r client.QueueStatus) {
+		for _, q := range co.Status() {
+			if q.Queue.Topic == "Held" {
+				r = q
+			}
+		}
+		return r
+	}
+	testkit.Eventually(t, patience, "the wait for the lock", func() bool {
+		q := reason(second)
+		return strings.HasPrefix(q.Reason, "waiting for its lock, held by b, for ") && q.Owner == "b" && q.Mine
+	})
+	testkit.Eventually(t, patience, "the queue given up", func() bool {
+		q := reason(first)
+		return strings.HasPrefix(q.Reason, "given up ") && strings.HasSuffix(q.Reason, "1 handlers finish first") && q.Owner == "a"
+	})
+	close(release)
+	testkit.Eventually(t, patience, "the queue taken", func() bool { q := reason(second); return q.Reason == "" && q.Owner == "a" && q.Committed == 1 })
+	if got.count() != 0 {
+		t.Errorf("handled twice: %v", got.last)
+	}
+}
+
+func TestRateAndConcurrency(t *testing.T) {
+	s := apogeetest.Start(t)
+	c := newClient(t, s.NameServer())
+	send(t, c, "Rated", numbered("", 40)...)
+	var got inbox
+	var now, most atomic.Int32
+	began := time.Now()
+	co := start(t, c, "g", client.WithFrom(client.FromEarliest), client.WithRate(100), client.WithConcurrency(3), client.WithHandler("Rated", client.All, func(ctx context.Context, m *client.Message) error {
+		if n := now.Add(1); n > most.Load() {
+			most.Store(n)
+		}
+		defer now.Add(-1)
+		return got.handle(ctx, m)
+	}))
+	if err := co.SetConcurrency(0); !errors.Is(err, client.ErrInvalid) {
+		t.Error(err)
+	}
+	if err := co.SetConcurrency(2); err != nil {
+		t.Error(err)
+	}
+	testkit.Eventually(t, patience, "all", func() bool { return got.count() == 40 })
+	if took := time.Since(began); took < 350*time.Millisecond {
+		t.Errorf("40 messages at 100 a second within %s", took)
+	}
+	if most.Load() > 3 {
+		t.Errorf("%d handlers at once", most.Load())
+	}
+}

@@ -57,7 +57,10 @@ func (e *engine) polls() bool { return e.poller }
 func (e *engine) worker(context.Context) {
 	for {
 		e.mu.Lock()
-		t := e.next()
+		var t *task
+		if e.active <= e.o.concurrency { // it may have been lowered
+			t = e.next()
+		}
 		if t == nil {
 			e.active--
 			e.mu.Unlock()
@@ -127,11 +130,22 @@ func (e *engine) handle(t *task) bool {
 
 // call runs the handler of a batch; a panic becomes an error.
 func (e *engine) call(ctx context.Context, t *task) (err error) {
+	trace := e.c.traceConsume(e.group, t.ms)
+	outcome := consumeSuccess
 	defer func() {
 		if p := recover(); p != nil {
+			outcome = consumeException
 			err = fmt.Errorf("the handler panicked: %v", p)
 			e.log.Error("a handler panicked", "topic", t.ms[0].Topic, "id", t.ms[0].ID, "panic", p, "stack", string(debug.Stack()))
 		}
+		switch {
+		case outcome != consumeSuccess || err == nil:
+		case ctx.Err() != nil:
+			outcome = consumeTimeOut
+		default:
+			outcome = consumeFailed
+		}
+		trace.after(err == nil, outcome)
 	}()
 	e.mu.Lock()
 	sub := e.subs[e.c.wrap(t.ms[0].Topic)]
@@ -246,7 +260,6 @@ func (e *engine) finish(t *task, err error) {
 func (e *engine) done(q *queue, m *Message) {
 	e.account(q, m, -1)
 	if q.progress.done(m.QueueOffset) {
-		delete(q.attempts, m.QueueOffset)
 		e.moveOn(q)
 	}
 }
@@ -254,8 +267,8 @@ func (e *engine) done(q *queue, m *Message) {
 // again puts failed messages back in their places, or, after the last attempt, deals with the first one. mu is held.
 func (e *engine) again(q *queue, failed []*Message, err error) {
 	m := failed[0]
-	q.attempts[m.QueueOffset]++
-	attempt := m.Retries + q.attempts[m.QueueOffset]
+	m.Retries++
+	attempt := m.Retries
 	last := attempt >= e.o.maxAttempts || errors.Is(err, errDeadLetter)
 	if q.phase != running {
 		for _, m := range failed {

@@ -212,6 +212,21 @@ func (p *Poller) pauseQueues(paused bool, queues []MessageQueue) error {
 	return nil
 }
 
+// Committed returns the group's offset in a queue as the broker has it; ok is false when it has none.
+func (e *engine) Committed(ctx context.Context, mq MessageQueue) (offset int64, ok bool, err error) {
+	mq.Topic = e.c.wrap(mq.Topic)
+	e.mu.Lock()
+	q := e.queues[mq]
+	e.mu.Unlock()
+	if q == nil {
+		return 0, false, invalid("queue %s isn't this consumer's now", e.public(mq))
+	}
+	ctx, cancel := e.c.bound(ctx)
+	defer cancel()
+	offset, _, ok, err = e.stored(ctx, q)
+	return offset, ok, err
+}
+
 // Queues returns all queues of a topic, whoever reads them.
 func (c *Client) Queues(ctx context.Context, topic string) ([]MessageQueue, error) {
 	ctx, cancel := c.bound(ctx)
