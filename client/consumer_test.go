@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"os"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -664,4 +666,52 @@ func TestRateAndConcurrency(t *testing.T) {
 	if most.Load() > 3 {
 		t.Errorf("%d handlers at once", most.Load())
 	}
+}
+
+// TestCycles: clients whose consumers start and close leave nothing behind.
+func TestCycles(t *testing.T) {
+	s := apogeetest.Start(t)
+	send(t, newClient(t, s.NameServer()), "Cycle", "x")
+	counts := func() (goroutines, descriptors int) {
+		fds, err := os.ReadDir("/proc/self/fd")
+		if err != nil {
+			t.Skip("descriptors are counted in /proc/self/fd, which isn't there")
+		}
+		return runtime.NumGoroutine(), len(fds)
+	}
+	cycle := func(i int) {
+		c, err := client.New(client.WithNameServers(s.NameServer()))
+		if err != nil {
+			t.Fatal(err)
+		}
+		co, err := c.NewConsumer(fmt.Sprint("g", i%10), client.WithHandler("Cycle", client.All, (&inbox{}).handle))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := co.Start(short(t)); err != nil {
+			t.Fatal(err)
+		}
+		if err := c.Close(short(t)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for i := range 20 {
+		cycle(i)
+	}
+	var g0, d0 int
+	settled := func() bool {
+		g, d := counts()
+		same := g == g0 && d == d0
+		g0, d0 = g, d
+		return same
+	}
+	testkit.Eventually(t, patience, "a steady state", settled)
+	g1, d1 := g0, d0
+	for i := range 1000 {
+		cycle(i)
+	}
+	testkit.Eventually(t, patience, "what was there before", func() bool {
+		g, d := counts()
+		return g <= g1+2 && d <= d1+2
+	})
 }
