@@ -3,7 +3,9 @@ package goclient
 import (
 	"context"
 	"fmt"
+	"os"
 	"slices"
+	"strconv"
 	"testing"
 	"time"
 
@@ -150,13 +152,18 @@ func (p *pair) takeover(end func(*process)) (told, got time.Duration) {
 
 func (p *pair) checkTakeover(told, got, within time.Duration) {
 	p.c.Helper()
+	slack := time.Duration(1)
+	if n, err := strconv.Atoi(os.Getenv("INTEROP_SLACK")); err == nil { // where the machine is shared; the table is made without
+		slack = time.Duration(n)
+	}
+	within *= slack
 	p.c.say("the other was told after %.2f s and got the next message after %.2f s: the client sleeps 3 s before it pulls a queue that it took over",
 		told.Seconds(), got.Seconds())
 	if told > within {
 		p.c.Errorf("the other was told only after %v, want at most %v", told, within)
 	}
 	// Its first attempt at the locks succeeded: else it had to wait for its next rebalance.
-	if wait := got - told; wait > clientWaits+1500*time.Millisecond {
+	if wait := got - told; wait > clientWaits+slack*1500*time.Millisecond {
 		p.c.Errorf("the other got its first message %v after it was told, want the client's %v", wait, clientWaits)
 	}
 }

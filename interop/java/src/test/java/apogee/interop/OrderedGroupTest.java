@@ -257,6 +257,12 @@ class OrderedGroupTest {
         }
     }
 
+    /** The goal, or a multiple of it where the machine is shared (INTEROP_SLACK): the table is made without. */
+    private static long limit(long millis) {
+        String slack = System.getenv("INTEROP_SLACK");
+        return slack == null ? millis : millis * Integer.parseInt(slack);
+    }
+
     @Case(value = "takeover-kill", apogeeOnly = "a dead owner's locks last up to 60 s")
     @Timeout(200)
     void ownerKilled(Scope t) throws Exception {
@@ -267,7 +273,7 @@ class OrderedGroupTest {
         long took = g.takenOver(queues, began);
         t.note("%.2f s after SIGKILL the other had consumed from both queues", took / 1e3);
         g.finish();
-        assertTrue(took <= 6_000, "takeover took " + took + " ms:" + g.storyOfB(queues, began));
+        assertTrue(took <= limit(6_000), "takeover took " + took + " ms:" + g.storyOfB(queues, began));
     }
 
     @Case("takeover-clean")
@@ -282,7 +288,7 @@ class OrderedGroupTest {
         t.note("%.2f s after the beginning of the shutdown the other had consumed from both queues; the shutdown took %.2f s", took / 1e3,
             (g.a.at("stopped") - began) / 1e3);
         g.finish();
-        assertTrue(took <= 1_000, "takeover took " + took + " ms:" + g.storyOfB(queues, began));
+        assertTrue(took <= limit(1_000), "takeover took " + took + " ms:" + g.storyOfB(queues, began));
     }
 
     /** A device between client and server resets the connections of a live owner: nobody may notice but by a pause. */
