@@ -75,6 +75,8 @@ func Classify(err error) Classification {
 	switch {
 	case err == nil:
 		return Classification{}
+	case errors.Is(err, ErrEarlierFailed): // first: it wraps the earlier one's error
+		return Classification{Retriable: true, Who: You, Why: "an earlier message of the key failed"}
 	case errors.Is(err, ErrInvalid):
 		return Classification{Who: You, Why: "invalid argument"}
 	case errors.Is(err, ErrClosed):
