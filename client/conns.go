@@ -101,11 +101,12 @@ func (p *conns) dial(run context.Context, k *conn) {
 }
 
 // How a server is found that stopped answering on an open connection: after quietTime without a frame it is asked
-// something small, and has probeTimeout to answer. Together with the tick that is less than 5 s.
+// something small, and has probeTimeout to answer. With up to a tick before
+// each that is at most 4 s.
 const (
-	watchTick    = 500 * time.Millisecond
+	watchTick    = 250 * time.Millisecond
 	quietTime    = 1500 * time.Millisecond
-	probeTimeout = 2500 * time.Millisecond
+	probeTimeout = 2 * time.Second
 )
 
 // watch closes the connection when the broker stops answering on it. It ends with the connection.
