@@ -1,15 +1,18 @@
 package redis_test
 
 import (
+	"bufio"
 	"bytes"
 	"context"
 	"errors"
 	"fmt"
+	"log"
 	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"syscall"
 	"testing"
@@ -26,7 +29,15 @@ import (
 
 const wait = 20 * time.Second // for what must come
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+// childEnv names the socket of the server for a process that is to die with a claim in its hands.
+const childEnv = "DEDUP_CHILD_SOCKET"
+
+func TestMain(m *testing.M) {
+	if sock := os.Getenv(childEnv); sock != "" {
+		child(sock)
+	}
+	goleak.VerifyTestMain(m)
+}
 
 // server is a redis-server of a test.
 type server struct {
@@ -237,6 +248,75 @@ func TestClaimsSurviveACrashOfRedis(t *testing.T) {
 		if got, err := st.Claim(ctx, key, "two", time.Hour); got != want || err != nil {
 			t.Errorf("%s is %v, %v, want %v", key, got, err, want)
 		}
+	}
+}
+
+// crashLease is long enough to be extended by a process on a busy machine, and short enough to be waited for.
+const crashLease = 3 * time.Second
+
+// child handles a message for ever.
+func child(sock string) {
+	st, err := redis.New(goredis.NewClient(&goredis.Options{Network: "unix", Addr: sock, ContextTimeoutEnabled: true}))
+	if err != nil {
+		log.Fatal(err)
+	}
+	h, err := dedup.Wrap(func(context.Context, *client.Message) error {
+		fmt.Println("handling")
+		select {}
+	}, st, "billing", dedup.WithLease(crashLease))
+	if err != nil {
+		log.Fatal(err)
+	}
+	log.Fatal(h(context.Background(), &client.Message{Topic: "Orders", ID: "1"}))
+}
+
+// TestAProcessThatIsKilledLeavesItsMessageToOthersAfterTheLease: the handler of another process runs for longer than its
+// lease, and the message is its own all the time; then the process is killed.
+func TestAProcessThatIsKilledLeavesItsMessageToOthersAfterTheLease(t *testing.T) {
+	s := start(t)
+	dying := exec.Command(os.Args[0])
+	dying.Env = append(os.Environ(), childEnv+"="+s.sock)
+	dying.Stderr = os.Stderr
+	out, err := dying.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := dying.Start(); err != nil {
+		t.Fatal(err)
+	}
+	kill := sync.OnceFunc(func() {
+		_ = dying.Process.Kill()
+		_ = dying.Wait()
+	})
+	defer kill()
+	if line, err := bufio.NewReader(out).ReadString('\n'); line != "handling\n" {
+		t.Fatalf("the other process says %q, %v", line, err)
+	}
+
+	calls := 0
+	h, err := dedup.Wrap(func(context.Context, *client.Message) error { calls++; return nil }, s.store(), "billing", dedup.WithLease(crashLease))
+	if err != nil {
+		t.Fatal(err)
+	}
+	m := &client.Message{Topic: "Orders", ID: "1"}
+	tick := time.NewTicker(50 * time.Millisecond)
+	defer tick.Stop()
+	for began := time.Now(); time.Since(began) < 2*crashLease; <-tick.C {
+		if err := h(t.Context(), m); !errors.Is(err, dedup.ErrInProgress) {
+			t.Fatalf("while the other process handles it: %v", err)
+		}
+	}
+	kill()
+	died := time.Now()
+	for err = h(t.Context(), m); errors.Is(err, dedup.ErrInProgress) && time.Since(died) < wait; err = h(t.Context(), m) {
+		<-tick.C
+	}
+	if err != nil || calls != 1 {
+		t.Fatalf("%v after the death: %v, %d calls", time.Since(died), err, calls)
+	}
+	t.Logf("handled %v after the other process died, with a lease of %v", time.Since(died).Round(time.Millisecond), crashLease)
+	if err := h(t.Context(), m); err != nil || calls != 1 {
+		t.Errorf("once more: %v, %d calls", err, calls)
 	}
 }
 
