@@ -3,7 +3,7 @@ SHELL := /bin/bash
 GO    ?= go
 BIN   := bin/apogee
 
-.PHONY: all build test unit interop mixed weight client-figures lint fuzz bench clean
+.PHONY: all build test unit interop mixed weight compare client-figures lint fuzz bench clean
 
 all: build
 
@@ -34,6 +34,12 @@ weight: build
 # What the Go client promises, measured: the first message, a rolling restart, deadlines.
 client-figures: build
 	$(GO) run ./bench/clientfigures -bin $(BIN)
+
+# Apogee, the released Java servers and NATS JetStream side by side: writes docs/benchmarks.md, in about half an hour.
+# JAVA_PEER as in scripts/mixed; RMQLOAD names another load generator; COMPARE takes flags: -rows send -repeat 1.
+compare: build
+	cd bench/compare && CGO_ENABLED=0 $(GO) build -o ../../bin/compare . && CGO_ENABLED=0 $(GO) build -o ../../bin/ github.com/nats-io/nats-server/v2
+	bin/compare $(COMPARE)
 
 lint:
 	@test -z "$$(gofmt -l .)" || { gofmt -l .; echo 'run gofmt -w on the files above'; exit 1; }

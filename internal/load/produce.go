@@ -296,9 +296,11 @@ func (c *sender) ended(err error) error {
 	return err
 }
 
-// receive takes the answers of an open loop until the connection is closed.
+// receive takes the answers of an open loop until the connection is closed. Answers that came together free their
+// places together.
 func (c *sender) receive(freed chan<- struct{}) error {
 	var cmd remoting.Command
+	var back []int32
 	for {
 		n, err := c.answer(&cmd)
 		if errors.Is(err, errSilent) && c.idle() {
@@ -308,16 +310,33 @@ func (c *sender) receive(freed chan<- struct{}) error {
 			return c.ended(err)
 		}
 		now := c.m.now()
-		c.mu.Lock()
-		s := c.slots[n]
-		c.slots[n].busy = false
-		c.free = append(c.free, n)
-		c.mu.Unlock()
+		ok := int64(0)
 		c.rec.mu.Lock()
-		c.rec.sent(c.m, s.due, s.left, now, len(c.body), cmd.Code, cmd.Remark)
+		c.mu.Lock()
+		for {
+			s := c.slots[n]
+			c.slots[n].busy = false
+			back = append(back, n)
+			c.rec.sent(c.m, s.due, s.left, now, len(c.body), cmd.Code, cmd.Remark)
+			if cmd.Code == 0 && c.m.counts(s.due) {
+				ok++
+			}
+			if !c.in.Ready() {
+				break
+			}
+			if n, err = c.answer(&cmd); err != nil {
+				break
+			}
+		}
+		c.free = append(c.free, back...)
+		c.mu.Unlock()
 		c.rec.mu.Unlock()
-		if cmd.Code == 0 && c.m.counts(s.due) {
-			c.m.add(1)
+		back = back[:0]
+		if err != nil {
+			return c.ended(err)
+		}
+		if ok > 0 {
+			c.m.add(ok)
 		}
 		select {
 		case freed <- struct{}{}:

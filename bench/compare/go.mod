@@ -1,0 +1,28 @@
+module github.com/apogeemq/apogee/bench/compare
+
+go 1.26.0
+
+replace github.com/apogeemq/apogee => ../..
+
+tool github.com/nats-io/nats-server/v2
+
+require (
+	github.com/HdrHistogram/hdrhistogram-go v1.4.0
+	github.com/apogeemq/apogee v0.0.0-00010101000000-000000000000
+	github.com/nats-io/nats.go v1.55.0
+	golang.org/x/sys v0.50.0
+)
+
+require (
+	github.com/antithesishq/antithesis-sdk-go v0.8.0-default-no-op // indirect
+	github.com/google/go-tpm v0.9.8 // indirect
+	github.com/klauspost/compress v1.20.4 // indirect
+	github.com/minio/highwayhash v1.0.4 // indirect
+	github.com/nats-io/jwt/v2 v2.8.2 // indirect
+	github.com/nats-io/nats-server/v2 v2.15.2 // indirect
+	github.com/nats-io/nkeys v0.4.16 // indirect
+	github.com/nats-io/nuid v1.0.1 // indirect
+	github.com/pierrec/lz4/v4 v4.1.33 // indirect
+	golang.org/x/crypto v0.58.0 // indirect
+	golang.org/x/time v0.16.0 // indirect
+)
