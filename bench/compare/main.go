@@ -102,6 +102,13 @@ func run(ctx context.Context, c config, rows, systems []string) error {
 			return fmt.Errorf("-rows %s: not one of send, flushed, start, memory, topics, overload, or none to write the page anew", r)
 		}
 	}
+	all, err := loadResults(c.data)
+	if err != nil {
+		return err
+	}
+	if slices.Equal(rows, []string{"none"}) {
+		return writePage(c.out, all)
+	}
 	for _, s := range systems {
 		if s != "apogee" && s != "java" && s != "nats" {
 			return fmt.Errorf("-systems %s: not one of apogee, java, nats", s)
@@ -127,16 +134,8 @@ func run(ctx context.Context, c config, rows, systems []string) error {
 		defer os.RemoveAll(dir)
 		c.dir = dir
 	}
-	var err error
 	if c.dir, err = filepath.Abs(c.dir); err != nil {
 		return err
-	}
-	all, err := loadResults(c.data)
-	if err != nil {
-		return err
-	}
-	if slices.Equal(rows, []string{"none"}) {
-		return writePage(c.out, all)
 	}
 	b := &bench{c: c, systems: systems, res: all}
 	if err := b.describe(ctx); err != nil {
