@@ -3,7 +3,7 @@ SHELL := /bin/bash
 GO    ?= go
 BIN   := bin/apogee
 
-.PHONY: all build test unit interop mixed weight compare client-figures lint fuzz bench clean
+.PHONY: all build test unit interop mixed client-java weight compare client-figures lint fuzz bench clean
 
 all: build
 
@@ -23,11 +23,11 @@ unit:
 interop:
 	scripts/interop docs/interop.md
 
-# Start-up time, memory and idle CPU of the server.
 # Mixed clusters with the released Java servers; see scripts/mixed for JAVA_PEER.
 mixed: build
 	scripts/mixed
 
+# Start-up time, memory and idle CPU of the server.
 weight: build
 	$(GO) run ./bench/weight -bin $(BIN)
 
@@ -40,6 +40,10 @@ client-figures: build
 compare: build
 	cd bench/compare && CGO_ENABLED=0 $(GO) build -o ../../bin/compare . && CGO_ENABLED=0 $(GO) build -o ../../bin/ github.com/nats-io/nats-server/v2
 	bin/compare $(COMPARE)
+
+# The Go client's tests against a Java broker; see scripts/client-java for JAVA_PEER.
+client-java:
+	scripts/client-java
 
 lint:
 	@test -z "$$(gofmt -l .)" || { gofmt -l .; echo 'run gofmt -w on the files above'; exit 1; }
