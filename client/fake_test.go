@@ -34,6 +34,8 @@ type fakeBroker struct {
 	script func(n int, r fakeRequest) *remoting.Response // n counts the requests but heartbeats, from 1; nil: no answer
 	seen   []fakeRequest
 	conns  []*remoting.Conn
+	beats  []string // bodies of heartbeats
+	byes   []string // producer groups that said goodbye
 }
 
 // fakeRequest is one request as a broker got it.
@@ -98,6 +100,14 @@ func (f *fakeCluster) Serve(c *remoting.Conn, req *remoting.Command) {
 func (b *fakeBroker) Serve(c *remoting.Conn, req *remoting.Command) {
 	code := protocol.RequestCode(req.Code)
 	if code == protocol.HeartBeat || code == protocol.UnregisterClient || code == protocol.GetMaxOffset {
+		b.mu.Lock()
+		if code == protocol.HeartBeat {
+			b.beats = append(b.beats, string(req.Body))
+		}
+		if g, ok := req.Fields.Get("producerGroup"); ok {
+			b.byes = append(b.byes, string(g))
+		}
+		b.mu.Unlock()
 		_ = c.Reply(req, &remoting.Response{})
 		return
 	}

@@ -2,6 +2,8 @@ package client
 
 import (
 	"context"
+	"fmt"
+	"runtime/debug"
 	"time"
 )
 
@@ -29,8 +31,17 @@ func WithProducerHooks(h ProducerHooks) ProducerOption {
 	return func(o *producerOptions) error { o.hooks = h; return nil }
 }
 
+// survive makes a panic of a user's selector or hook an error: whoever waits behind the message must not wait for ever.
+func (p *Producer) survive(err *error) {
+	if v := recover(); v != nil {
+		p.c.log.Error("a selector or hook panicked", "group", p.group, "panic", v, "stack", string(debug.Stack()))
+		*err = fmt.Errorf("a selector or hook panicked: %v", v)
+	}
+}
+
 // hooked sends one message inside of the Send hook.
 func (p *Producer) hooked(ctx context.Context, m *Message, send func(context.Context) (*SendResult, error)) (res *SendResult, err error) {
+	defer p.survive(&err)
 	if p.o.hooks.Send == nil || m == nil {
 		return send(ctx)
 	}
@@ -49,6 +60,7 @@ func (p *Producer) hooked(ctx context.Context, m *Message, send func(context.Con
 
 // hookedBatch sends several messages inside of the Send hook.
 func (p *Producer) hookedBatch(ctx context.Context, ms []*Message, send func(context.Context) ([]*SendResult, error)) (results []*SendResult, err error) {
+	defer p.survive(&err)
 	if p.o.hooks.Send == nil {
 		return send(ctx)
 	}

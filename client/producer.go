@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"runtime/debug"
+	"sync"
 	"time"
 
 	"github.com/apogeemq/apogee/internal/message"
@@ -40,6 +41,7 @@ type Producer struct {
 	turns   turns
 	slow    *avoidance // nil: off
 	batcher *batcher   // nil: off
+	unmet   sync.Map   // address → when the broker couldn't be met, see meet
 	inner   bool       // the client's own: it isn't traced
 }
 
@@ -389,17 +391,6 @@ func (p *Producer) learn(broker string, took time.Duration, err error) {
 	}
 }
 
-// safely makes a panic of a user's selector or hook an error, on a goroutine that isn't the user's.
-func (p *Producer) safely(send func() (*SendResult, error)) (res *SendResult, err error) {
-	defer func() {
-		if v := recover(); v != nil {
-			p.c.log.Error("a selector or hook panicked", "group", p.group, "panic", v, "stack", string(debug.Stack()))
-			res, err = nil, fmt.Errorf("a selector or hook panicked: %v", v)
-		}
-	}()
-	return send()
-}
-
 // call runs a user's callback. A panic in it is logged, and ends nothing.
 func (p *Producer) call(done func(*SendResult, error), res *SendResult, err error) {
 	defer func() {
@@ -447,7 +438,7 @@ func (p *Producer) SendAsync(ctx context.Context, m *Message, done func(*SendRes
 		err := t.wait(ctx)
 		var res *SendResult
 		if err == nil {
-			res, err = p.safely(func() (*SendResult, error) { return p.sendOne(ctx, m, collect(opts)) })
+			res, err = p.sendOne(ctx, m, collect(opts))
 			t.done(laneError(err)) // before the callback, which may send again
 		}
 		p.room.give(taken)
@@ -457,11 +448,11 @@ func (p *Producer) SendAsync(ctx context.Context, m *Message, done func(*SendRes
 		p.call(done, res, p.explain("send", err))
 	})
 	if !started {
-		if t.wait(ctx) == nil {
+		end()
+		if t.wait(ctx) == nil { // its turn, although the context has ended
 			t.done(ErrClosed)
 		}
 		p.room.give(taken)
-		end()
 		p.gate.leave()
 		fail(ErrClosed)
 	}

@@ -4,8 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -210,5 +214,35 @@ func TestTracesAreJavas(t *testing.T) {
 		"7F000001000078BF000000000001050D", true)
 	if got != string(body) || len(body) == 0 {
 		t.Errorf("record %q\nJava's  %q", got, body)
+	}
+}
+
+// TestAFailedFetchKeepsTheListOfNameServers, whatever the address server says.
+func TestAFailedFetchKeepsTheListOfNameServers(t *testing.T) {
+	var answer atomic.Value
+	h := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		if s := answer.Load().(string); s != "" {
+			fmt.Fprint(w, s)
+			return
+		}
+		w.WriteHeader(http.StatusInternalServerError)
+	}))
+	defer h.Close()
+	n := newNames(nil, h.URL)
+	for _, c := range []struct{ answer, want string }{
+		{"", ""},
+		{"a:1;b:2\nignored:3", "a:1 b:2"},
+		{"", "a:1 b:2"},
+		{"\n", "a:1 b:2"},
+		{"no port", "a:1 b:2"},
+		{" b:2 ; c:3 ", "b:2 c:3"},
+	} {
+		answer.Store(c.answer)
+		n.fetchOnce(t.Context(), h.Client(), slog.New(slog.DiscardHandler))
+		got := n.current()
+		slices.Sort(got)
+		if strings.Join(got, " ") != c.want {
+			t.Errorf("after %q: %q, want %q", c.answer, got, c.want)
+		}
 	}
 }

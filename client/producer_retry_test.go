@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"slices"
 	"strings"
 	"sync"
@@ -322,5 +323,58 @@ func TestALostConnectionIsMadeAnew(t *testing.T) {
 	}
 	if n := len(f.brokers[0].requests()); n != 4 {
 		t.Errorf("%d requests, want 4", n)
+	}
+}
+
+// TestBrokersKnowWhoIsThere: a producer made when the connection is there already is announced at once, and one that
+// closes says goodbye.
+func TestBrokersKnowWhoIsThere(t *testing.T) {
+	f := startFake(t, 1, "a")
+	b := f.brokers[0]
+	c := newClient(t, f.names)
+	if _, err := newProducer(t, c).Send(short(t), msg("")); err != nil {
+		t.Fatal(err)
+	}
+	late, err := c.NewProducer("the-late-one")
+	if err != nil {
+		t.Fatal(err)
+	}
+	testkit.Eventually(t, 10*time.Second, "the broker hears of the new group", func() bool {
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		return slices.ContainsFunc(b.beats, func(s string) bool { return strings.Contains(s, `"the-late-one"`) })
+	})
+	if err := late.Close(short(t)); err != nil {
+		t.Fatal(err)
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if !slices.Equal(b.byes, []string{"the-late-one"}) {
+		t.Errorf("goodbyes %q", b.byes)
+	}
+}
+
+// TestADeadBrokerDoesntHoldUpRequests: all brokers of the topic should know who asks, but one that is away costs little.
+func TestADeadBrokerDoesntHoldUpRequests(t *testing.T) {
+	f := startFake(t, 1, "a", "b")
+	gone := f.brokers[1].addr
+	l, err := net.Listen("tcp", "127.0.0.1:0") // accepts, and never says a word
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	f.brokers[1].addr = l.Addr().String()
+	defer func() { f.brokers[1].addr = gone }()
+	b := f.brokers[0]
+	b.do(func(n int, r fakeRequest) *remoting.Response {
+		b.push(t, protocol.PushReplyMessageToClient, map[string]string{"topic": "X_REPLY_TOPIC", "properties": "CORRELATION_ID\x01" + r.props["CORRELATION_ID"] + "\x02"}, []byte("re"))
+		return accepted(n, r)
+	})
+	p := newProducer(t, newClient(t, f.names))
+	to := client.ToQueue(client.MessageQueue{Topic: "T", Broker: "a"})
+	for range 5 {
+		if reply, err := p.Request(short(t), msg(""), to); err != nil || string(reply.Body) != "re" {
+			t.Fatalf("%+v %v", reply, err)
+		}
 	}
 }

@@ -326,6 +326,13 @@ func TestAPanicInACallbackEndsNothing(t *testing.T) {
 	if err := <-got; err == nil || !strings.Contains(err.Error(), "of the selector") {
 		t.Errorf("error %v", err)
 	}
+	for range 2 { // the key's lane is free again, too
+		_, err := p.Send(short(t), &client.Message{Topic: topic, ShardingKey: "k", Body: []byte("x")},
+			client.SelectQueue(func(*client.Message, []client.MessageQueue) int { panic("of the selector") }))
+		if err == nil || !strings.Contains(err.Error(), "of the selector") {
+			t.Errorf("error %v", err)
+		}
+	}
 	if _, err := p.Send(short(t), &client.Message{Topic: topic, Body: []byte("x")}); err != nil {
 		t.Error(err)
 	}

@@ -102,33 +102,45 @@ func (p *Producer) sendRequest(ctx context.Context, m *Message, so sendOptions, 
 	return p.deliver(ctx, out)
 }
 
-// meet makes sure that all brokers of a topic know this client: the reply goes through any of them.
+// meetTime bounds the wait for brokers that don't know the client yet, and meetAgain is for how long one that couldn't be
+// met isn't waited for again.
+const (
+	meetTime  = 500 * time.Millisecond
+	meetAgain = 30 * time.Second
+)
+
+// meet makes sure that all brokers of a topic know this client: the reply may go through any of them. A broker that
+// can't be reached costs a moment, once in a while.
 func (p *Producer) meet(ctx context.Context, topic string) error {
 	r, _, err := p.writeQueues(ctx, topic, false)
 	if err != nil {
 		return err
 	}
+	ctx, cancel := context.WithTimeout(ctx, meetTime)
+	defer cancel()
 	var wg sync.WaitGroup
 	for broker := range r.brokers {
-		if addr, ok := r.master(broker); ok {
-			wg.Go(func() {
-				k, err := p.c.conns.get(ctx, addr, true)
-				if err == nil {
-					err = p.c.greet(ctx, k)
-				}
-				if err != nil {
-					p.c.log.Debug("no reply can come through a broker", "addr", addr, "error", err)
-				}
-			})
+		addr, ok := r.master(broker)
+		if !ok {
+			continue
 		}
+		if since, ok := p.unmet.Load(addr); ok && time.Since(since.(time.Time)) < meetAgain {
+			continue
+		}
+		wg.Go(func() {
+			k, err := p.c.conns.get(ctx, addr, true)
+			if err == nil {
+				err = p.c.greet(ctx, k)
+			}
+			if err != nil {
+				p.unmet.Store(addr, time.Now())
+				p.c.log.Debug("no reply can come through a broker", "addr", addr, "error", err)
+				return
+			}
+			p.unmet.Delete(addr)
+		})
 	}
-	met := make(chan struct{})
-	go func() { wg.Wait(); close(met) }()
-	select {
-	case <-met:
-	case <-ctx.Done():
-		<-met // they end with ctx
-	}
+	wg.Wait() // they end with ctx
 	return nil
 }
 
