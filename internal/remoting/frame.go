@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math/bits"
 	"strings"
 	"unicode/utf16"
 	"unicode/utf8"
@@ -209,6 +210,9 @@ type scanner struct {
 }
 
 func (s *scanner) space() {
+	if s.at < len(s.b) && s.b[s.at] > ' ' { // the rule: clients write none
+		return
+	}
 	for s.at < len(s.b) && (s.b[s.at] == ' ' || s.b[s.at] == '\n' || s.b[s.at] == '\t' || s.b[s.at] == '\r') {
 		s.at++
 	}
@@ -244,6 +248,12 @@ func (s *scanner) int32(dst *int32) bool {
 
 // object reads a flat object of texts into the decoder's fields.
 func (s *scanner) object() bool {
+	s.space()
+	at, fields := s.at, len(s.d.fields)
+	if s.compactObject() {
+		return true
+	}
+	s.at, s.d.fields = at, s.d.fields[:fields]
 	if !s.take('{') {
 		return false
 	}
@@ -266,27 +276,112 @@ func (s *scanner) object() bool {
 	}
 }
 
+// plain tells the bytes that stand for themselves in a text.
+var plain = func() (t [256]bool) {
+	for c := range t {
+		t[c] = c >= ' ' && c != '"' && c != '\\'
+	}
+	return t
+}()
+
+// compactObject is object for the form that clients write, without white space. Its place is a local variable: this
+// is the innermost loop of the server. It reports false for anything else, and then has read nothing that counts.
+func (s *scanner) compactObject() bool {
+	b, at, fields := s.b, s.at, s.d.fields
+	if at+1 >= len(b) || b[at] != '{' || b[at+1] != '"' {
+		return false
+	}
+	for at++; ; {
+		if at >= len(b) || b[at] != '"' {
+			return false
+		}
+		at++
+		begin := at
+		for at < len(b) && plain[b[at]] {
+			at++
+		}
+		if at+2 >= len(b) || b[at] != '"' || b[at+1] != ':' || b[at+2] != '"' {
+			return false
+		}
+		key := b[begin:at]
+		at += 3
+		begin = at
+		for end := min(at+16, len(b)); at < end && plain[b[at]]; {
+			at++
+		}
+		if at == begin+16 {
+			at += plainRun(b[at:])
+		}
+		if at >= len(b) {
+			return false
+		}
+		value := b[begin:at]
+		if b[at] == '\\' {
+			var ok bool
+			s.at = at
+			if value, ok = s.escaped(begin); !ok {
+				return false
+			}
+			at = s.at
+		} else if b[at] == '"' {
+			at++
+		} else {
+			return false
+		}
+		fields = append(fields, protocol.Field{Key: key, Value: value})
+		if at >= len(b) {
+			return false
+		}
+		switch b[at] {
+		case ',':
+			at++
+		case '}':
+			s.at, s.d.fields = at+1, fields
+			return true
+		default:
+			return false
+		}
+	}
+}
+
 // text reads a quoted text: a view of the header, or of the scratch where it holds escapes.
 func (s *scanner) text() ([]byte, bool) {
 	if !s.take('"') {
 		return nil, false
 	}
 	begin := s.at
-	for s.at < len(s.b) {
-		switch c := s.b[s.at]; {
-		case c == '"':
-			t := s.b[begin:s.at]
-			s.at++
-			return t, true
-		case c == '\\':
-			return s.escaped(begin)
-		case c < ' ':
-			return nil, false
-		default:
-			s.at++
-		}
+	s.at += plainRun(s.b[begin:])
+	switch {
+	case s.at == len(s.b):
+		return nil, false
+	case s.b[s.at] == '"':
+		t := s.b[begin:s.at]
+		s.at++
+		return t, true
+	case s.b[s.at] == '\\':
+		return s.escaped(begin)
 	}
 	return nil, false
+}
+
+// plainRun returns how many bytes of a text come before the next quote, backslash or control character, eight at a
+// time while there are as many. Bytes above 0x7F, parts of UTF-8, are plain.
+func plainRun(b []byte) int {
+	const ones, high = 0x0101010101010101, 0x8080808080808080
+	n := 0
+	for ; len(b)-n >= 8; n += 8 {
+		w := binary.LittleEndian.Uint64(b[n:])
+		quote, slash := w^(ones*'"'), w^(ones*'\\')
+		// The lowest bit set in each is exact: a borrow only spoils bytes behind one that is found.
+		found := ((quote-ones) & ^quote | (slash-ones) & ^slash | (w-ones*' ') & ^w) & high
+		if found != 0 {
+			return n + bits.TrailingZeros64(found)/8
+		}
+	}
+	for n < len(b) && b[n] != '"' && b[n] != '\\' && b[n] >= ' ' {
+		n++
+	}
+	return n
 }
 
 // escaped continues a text at its first backslash.
@@ -304,12 +399,9 @@ func (s *scanner) escaped(begin int) ([]byte, bool) {
 			return nil, false
 		case c != '\\':
 			// Copy the run up to the next quote or backslash at once.
-			run := s.at
-			for run < len(s.b) && s.b[run] != '"' && s.b[run] != '\\' && s.b[run] >= ' ' {
-				run++
-			}
-			out = append(out, s.b[s.at:run]...)
-			s.at = run
+			n := plainRun(s.b[s.at:])
+			out = append(out, s.b[s.at:s.at+n]...)
+			s.at += n
 		case s.at+1 >= len(s.b):
 			return nil, false
 		default:
@@ -329,6 +421,10 @@ func (s *scanner) escaped(begin int) ([]byte, bool) {
 			case 'f':
 				out = append(out, '\f')
 			case 'u':
+				if c, ok := s.separator(); ok {
+					out = append(out, c)
+					continue
+				}
 				r, ok := s.hex4()
 				if !ok {
 					return nil, false
@@ -350,6 +446,15 @@ func (s *scanner) escaped(begin int) ([]byte, bool) {
 		}
 	}
 	return nil, false
+}
+
+// separator reads 0001 and 0002, the separators of properties: most of the escapes that clients send.
+func (s *scanner) separator() (byte, bool) {
+	if s.at+4 > len(s.b) || s.b[s.at] != '0' || s.b[s.at+1] != '0' || s.b[s.at+2] != '0' || s.b[s.at+3] != '1' && s.b[s.at+3] != '2' {
+		return 0, false
+	}
+	s.at += 4
+	return s.b[s.at-1] - '0', true
 }
 
 func (s *scanner) hex4() (rune, bool) {

@@ -54,3 +54,27 @@ func (s *Stream) skip(n int, c *Command) *Stream {
 	}
 	return s
 }
+
+// TestPlainRun compares with the plain loop, for every byte at every place.
+func TestPlainRun(t *testing.T) {
+	slow := func(b []byte) int {
+		n := 0
+		for n < len(b) && b[n] != '"' && b[n] != '\\' && b[n] >= ' ' {
+			n++
+		}
+		return n
+	}
+	for size := range 20 {
+		for at := range size {
+			for c := range 256 {
+				for _, fill := range []byte{'x', ' ', '!', '#', '[', ']', 0x7F, 0x80, 0xFF} {
+					b := bytes.Repeat([]byte{fill}, size)
+					b[at] = byte(c)
+					if got, want := plainRun(b), slow(b); got != want {
+						t.Fatalf("%q: %d, want %d", b, got, want)
+					}
+				}
+			}
+		}
+	}
+}
