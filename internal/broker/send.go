@@ -130,6 +130,38 @@ func (b *Broker) retrySend(group string, h *protocol.SendMessageRequest, version
 	return nil
 }
 
+// known are the properties of a send that mean something to the broker, views found in one pass; nil: not there.
+type known struct {
+	uniqueKey, popCheckpoint, prepared, delayLevel []byte
+	timer                                          [len(timerKeys)][]byte
+}
+
+// timerKeys ask for delivery at a time of one's own.
+var timerKeys = [...]string{message.PropertyTimerDelaySec, message.PropertyTimerDelayMs, message.PropertyTimerDeliverMs}
+
+// knownOf looks at each pair once: a send has a handful of pairs and asks for eight keys. Of equal keys the last counts.
+func knownOf(props []byte) (k known) {
+	for key, value := range message.Pairs(props) {
+		switch string(key) {
+		case message.PropertyUniqueKey:
+			k.uniqueKey = value
+		case message.PropertyPopCheckpoint:
+			k.popCheckpoint = value
+		case message.PropertyTransactionPrepared:
+			k.prepared = value
+		case message.PropertyDelayLevel:
+			k.delayLevel = value
+		case timerKeys[0]:
+			k.timer[0] = value
+		case timerKeys[1]:
+			k.timer[1] = value
+		case timerKeys[2]:
+			k.timer[2] = value
+		}
+	}
+	return k
+}
+
 // stampProperties builds the stored properties of a single send in the waiter's scratch: the client's own,
 // without those that only a broker may set, then region, tracing, cluster and, where identify says so, a unique id
 // when there is none.
@@ -138,12 +170,13 @@ func (b *Broker) stampProperties(props []byte, w *sendWait, identify bool) {
 	if len(p) > 0 && p[len(p)-1] != message.PropertySeparator {
 		p = append(p, message.PropertySeparator)
 	}
-	if _, ok := message.Property(p, message.PropertyPopCheckpoint); ok {
+	w.known = knownOf(props) // views of the frame
+	if w.known.popCheckpoint != nil {
 		w.scratch = message.RemoveProperty(w.scratch[:0], p, message.PropertyPopCheckpoint)
 		p = append(p[:0], w.scratch...)
 	}
-	if v, ok := message.Property(p, message.PropertyUniqueKey); ok {
-		w.uniqueKey = string(v)
+	if w.known.uniqueKey != nil {
+		w.uniqueKey = string(w.known.uniqueKey)
 	} else if identify {
 		w.uniqueKey = b.uniqueIDs.Next(b.now())
 		p = message.AppendProperty(p, message.PropertyUniqueKey, w.uniqueKey)
@@ -154,12 +187,13 @@ func (b *Broker) stampProperties(props []byte, w *sendWait, identify bool) {
 	w.props, w.message.Properties = p, p
 }
 
-// redirect moves a delayed message to the schedule topic, and refuses what this broker does not serve.
+// redirect moves a delayed message to the schedule topic, and refuses what this broker does not serve. It comes after
+// stampProperties.
 func (b *Broker) redirect(m *message.Message, w *sendWait) error {
-	if v, ok := message.Property(m.Properties, message.PropertyTransactionPrepared); ok && string(v) == "true" {
+	if string(w.known.prepared) == "true" {
 		return refuse(protocol.NoPermission, "the broker[%s] sending transaction message is forbidden: this version does not serve transactions", b.o.Name)
 	}
-	if level, ok := message.Property(m.Properties, message.PropertyDelayLevel); ok {
+	if level := w.known.delayLevel; level != nil {
 		n, err := strconv.ParseInt(string(level), 10, 32)
 		if err != nil {
 			return refuse(protocol.SystemError, "java.lang.NumberFormatException: property DELAY is %q, a delay level is a whole number", level)
@@ -175,9 +209,9 @@ func (b *Broker) redirect(m *message.Message, w *sendWait) error {
 			return nil
 		}
 	}
-	for _, key := range []string{message.PropertyTimerDelaySec, message.PropertyTimerDelayMs, message.PropertyTimerDeliverMs} {
-		if v, ok := message.Property(m.Properties, key); ok {
-			return refuse(protocol.SystemError, "accurate timer message is not enabled: property %s=%s asks for one; use a delay level (property DELAY, 1 to %d)", key, v, b.o.Levels.Max())
+	for i, v := range w.known.timer {
+		if v != nil {
+			return refuse(protocol.SystemError, "accurate timer message is not enabled: property %s=%s asks for one; use a delay level (property DELAY, 1 to %d)", timerKeys[i], v, b.o.Levels.Max())
 		}
 	}
 	return nil
@@ -191,7 +225,7 @@ func (b *Broker) sendBatch(cfg topic.Config, h *protocol.SendMessageRequest, w *
 		return refuse(protocol.MessageIllegal, "batch request does not support retry group %s", cfg.TopicName)
 	}
 	b.stampProperties(h.Properties, w, false)
-	if v, ok := message.Property(w.props, message.PropertyTransactionPrepared); ok && string(v) == "true" {
+	if string(w.known.prepared) == "true" {
 		return refuse(protocol.MessageIllegal, "the message is illegal: a batch can't be a transaction")
 	}
 	base := w.message
@@ -239,6 +273,7 @@ type sendWait struct {
 	batch     []message.Message
 	props     []byte // the stored properties
 	scratch   []byte
+	known     known // views of the request, valid while it is served
 	queueID   int32
 	uniqueKey string
 	response  protocol.SendMessageResponse
@@ -260,7 +295,7 @@ func (p *sendPool) put(w *sendWait) {
 		w.props, w.scratch = nil, nil // a rare giant must not stay for ever
 	}
 	clear(w.batch)
-	w.message, w.conn, w.uniqueKey = message.Message{}, nil, ""
+	w.message, w.conn, w.uniqueKey, w.known = message.Message{}, nil, "", known{}
 	w.header = protocol.SendMessageRequest{}
 	p.pool.Put(w)
 }
