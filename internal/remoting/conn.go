@@ -80,6 +80,9 @@ type Conn struct {
 	value     atomic.Value // the owner's state
 	lastWrite atomic.Int64 // unix nanoseconds
 
+	readArmed  time.Time // when the read deadline was set; the reader's
+	writeArmed time.Time // when the write deadline was set; the writer's
+
 	mu       sync.Mutex
 	out      batch // what waits to be written
 	outBytes int   // bytes in out and in the batch being written
@@ -282,13 +285,20 @@ func (c *Conn) readLoop() error {
 	}
 }
 
+// lax is the part of a timeout by which it may come late: deadlines are set anew that rarely, not at each call.
+const lax = 16
+
 // fill reads some bytes. It ends with ErrIdle when nothing went either way for the idle timeout, or when a frame
 // that began at since isn't complete after it.
 func (c *Conn) fill(b []byte, since time.Time) (int, error) {
 	for {
-		_ = c.nc.SetReadDeadline(time.Now().Add(c.limits.IdleTimeout))
+		if now := time.Now(); now.Sub(c.readArmed) > c.limits.IdleTimeout/lax {
+			c.readArmed = now
+			_ = c.nc.SetReadDeadline(now.Add(c.limits.IdleTimeout + c.limits.IdleTimeout/lax))
+		}
 		n, err := c.nc.Read(b)
 		if n == 0 && errors.Is(err, os.ErrDeadlineExceeded) {
+			c.readArmed = time.Time{}
 			if quiet := time.Since(time.Unix(0, c.lastWrite.Load())); quiet < c.limits.IdleTimeout && since.IsZero() {
 				continue
 			}
@@ -488,8 +498,11 @@ func (c *Conn) writePieces(pieces net.Buffers) error {
 		pieces = pieces[k:]
 		now := time.Now()
 		c.lastWrite.Store(now.UnixNano())
-		if err := c.nc.SetWriteDeadline(now.Add(c.limits.WriteTimeout)); err != nil {
-			return err
+		if now.Sub(c.writeArmed) > c.limits.WriteTimeout/lax {
+			c.writeArmed = now
+			if err := c.nc.SetWriteDeadline(now.Add(c.limits.WriteTimeout + c.limits.WriteTimeout/lax)); err != nil {
+				return err
+			}
 		}
 		var err error
 		if k == 1 {
