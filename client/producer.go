@@ -39,10 +39,11 @@ type Producer struct {
 	checks  *room // of transaction checks
 	lanes   lanes
 	turns   turns
-	slow    *avoidance // nil: off
-	batcher *batcher   // nil: off
-	unmet   sync.Map   // address → when the broker couldn't be met, see meet
-	inner   bool       // the client's own: it isn't traced
+	zip     *message.Compressor // nil: off
+	slow    *avoidance          // nil: off
+	batcher *batcher            // nil: off
+	unmet   sync.Map            // address → when the broker couldn't be met, see meet
+	inner   bool                // the client's own: it isn't traced
 }
 
 // NewProducer returns a producer of a group, of which a Client has at most one producer at a time. It connects when it
@@ -96,6 +97,12 @@ func (c *Client) makeProducer(group string, opts ...ProducerOption) (*Producer, 
 	}
 	p := &Producer{c: c, group: c.wrap(group), o: o, gate: newGate(), room: newRoom(o.outstanding, o.bytes), checks: newRoom(16, 1<<40)}
 	p.stopped, p.stop = context.WithCancel(context.Background())
+	if o.compression != NoCompression {
+		var err error
+		if p.zip, err = message.NewCompressor(o.compression.flag(), o.level); err != nil {
+			return nil, err
+		}
+	}
 	if o.avoidSlow {
 		p.slow = new(avoidance)
 	}

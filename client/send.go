@@ -213,8 +213,8 @@ func (p *Producer) encode(m *Message, so sendOptions, extra ...pair) (*outgoing,
 	if m.DelayLevel > 0 || !m.DeliverAt.IsZero() {
 		out.kind = traceDelayed
 	}
-	if p.o.compression != NoCompression && len(m.Body) >= p.o.compressOver {
-		z, err := message.Compress(p.o.compression.flag(), p.o.level, m.Body)
+	if p.zip != nil && len(m.Body) >= p.o.compressOver {
+		z, err := p.zip.Compress(m.Body)
 		if err != nil {
 			return nil, err
 		}

@@ -5,6 +5,7 @@ import (
 	"cmp"
 	"fmt"
 	"io"
+	"sync"
 
 	"github.com/klauspost/compress/zlib"
 	"github.com/klauspost/compress/zstd"
@@ -52,32 +53,65 @@ func Decompress(flag SysFlag, body []byte, limit int) ([]byte, error) {
 	return out, nil
 }
 
-// Compress compresses a body; kind is CompressedZLIB, CompressedLZ4 or CompressedZSTD. level goes from 1 (fast) to 9
-// (small), 0 is Java's default: 5 for ZLIB and ZSTD, the fast one for LZ4.
-func Compress(kind SysFlag, level int, body []byte) ([]byte, error) {
+// Compressor compresses bodies, keeping its writers: one takes up to 2 MB, and longer to make than a body takes to
+// compress. It is safe for concurrent use.
+type Compressor struct {
+	kind SysFlag
+	pool sync.Pool     // of resetWriter
+	zstd *zstd.Encoder // has a pool of its own
+}
+
+type resetWriter interface {
+	io.WriteCloser
+	Reset(io.Writer)
+}
+
+// NewCompressor returns a compressor; kind is CompressedZLIB, CompressedLZ4 or CompressedZSTD. level goes from 1 (fast)
+// to 9 (small), 0 is Java's default: 5 for ZLIB and ZSTD, the fast one for LZ4.
+func NewCompressor(kind SysFlag, level int) (*Compressor, error) {
 	if level < 0 || level > 9 {
 		return nil, fmt.Errorf("compress body: level %d is not within 0 and 9", level)
 	}
-	var buf bytes.Buffer
-	var w io.WriteCloser
-	var err error
+	c := &Compressor{kind: kind}
 	switch kind {
 	case CompressedZLIB:
-		w, err = zlib.NewWriterLevel(&buf, cmp.Or(level, 5))
-	case CompressedLZ4:
-		z := lz4.NewWriter(&buf)
-		if level > 0 {
-			err = z.Apply(lz4.CompressionLevelOption(lz4.CompressionLevel(1 << (8 + level)))) // Level1 to Level9
+		c.pool.New = func() any {
+			w, err := zlib.NewWriterLevel(nil, cmp.Or(level, 5))
+			if err != nil {
+				panic(err) // the level is legal
+			}
+			return w
 		}
-		w = z
+	case CompressedLZ4:
+		c.pool.New = func() any {
+			w := lz4.NewWriter(nil)
+			if level > 0 {
+				if err := w.Apply(lz4.CompressionLevelOption(lz4.CompressionLevel(1 << (8 + level)))); err != nil { // Level1 to Level9
+					panic(err) // the level is legal
+				}
+			}
+			return w
+		}
 	case CompressedZSTD:
-		w, err = zstd.NewWriter(&buf, zstd.WithEncoderConcurrency(1), zstd.WithEncoderLevel(zstd.EncoderLevelFromZstd(cmp.Or(level, 5))))
+		var err error
+		if c.zstd, err = zstd.NewWriter(nil, zstd.WithEncoderLevel(zstd.EncoderLevelFromZstd(cmp.Or(level, 5)))); err != nil {
+			return nil, fmt.Errorf("compress body: %w", err)
+		}
 	default:
 		return nil, fmt.Errorf("compress body: unknown compression type %#x", int32(kind))
 	}
-	if err != nil {
-		return nil, err
+	return c, nil
+}
+
+// Compress returns the compressed body.
+func (c *Compressor) Compress(body []byte) ([]byte, error) {
+	if c.zstd != nil {
+		return c.zstd.EncodeAll(body, make([]byte, 0, len(body)/2)), nil
 	}
+	w := c.pool.Get().(resetWriter)
+	defer c.pool.Put(w)
+	var buf bytes.Buffer
+	w.Reset(&buf)
 	if _, err := w.Write(body); err != nil {
 		return nil, fmt.Errorf("compress body: %w", err)
 	}

@@ -263,7 +263,7 @@ func TestGoldenCompression(t *testing.T) {
 		}
 	}
 	// Old clients name no type: that is ZLIB.
-	z, err := Compress(CompressedZLIB, 0, []byte(strings.Repeat("old ", 100)))
+	z, err := compress(CompressedZLIB, []byte(strings.Repeat("old ", 100)))
 	if err != nil {
 		t.Fatal(err)
 	}

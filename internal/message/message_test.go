@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/netip"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -155,7 +156,7 @@ func TestBatch(t *testing.T) {
 func TestCompression(t *testing.T) {
 	body := bytes.Repeat([]byte("compress me "), 1000)
 	for _, kind := range []SysFlag{CompressedZLIB, CompressedLZ4, CompressedZSTD} {
-		z, err := Compress(kind, 0, body)
+		z, err := compress(kind, body)
 		if err != nil || len(z) >= len(body) {
 			t.Fatalf("%x: %d bytes, %v", kind, len(z), err)
 		}
@@ -212,4 +213,48 @@ func FuzzSplitBatch(f *testing.F) {
 			t.Fatalf("%d bytes from %d", len(again), len(b))
 		}
 	})
+}
+
+func compress(kind SysFlag, body []byte) ([]byte, error) {
+	c, err := NewCompressor(kind, 0)
+	if err != nil {
+		return nil, err
+	}
+	return c.Compress(body)
+}
+
+// TestACompressorIsUsedByMany at all levels, and its writers again and again.
+func TestACompressorIsUsedByMany(t *testing.T) {
+	for _, kind := range []SysFlag{CompressedZLIB, CompressedLZ4, CompressedZSTD} {
+		for level := range 10 {
+			c, err := NewCompressor(kind, level)
+			if err != nil {
+				t.Fatal(err)
+			}
+			var wg sync.WaitGroup
+			for g := range 4 {
+				wg.Go(func() {
+					for i := range 5 {
+						body := bytes.Repeat(fmt.Appendf(nil, "line %d of %d\n", i, g), 500)
+						z, err := c.Compress(body)
+						if err != nil || len(z) > len(body)/4 {
+							t.Errorf("kind %#x level %d: %d bytes of %d, %v", kind, level, len(z), len(body), err)
+						}
+						if got, err := Decompress(Compressed|kind, z, 1<<20); err != nil || !bytes.Equal(got, body) {
+							t.Errorf("kind %#x level %d: %d bytes back, %v", kind, level, len(got), err)
+						}
+					}
+				})
+			}
+			wg.Wait()
+		}
+		for _, level := range []int{-1, 10} {
+			if _, err := NewCompressor(kind, level); err == nil {
+				t.Errorf("level %d was taken", level)
+			}
+		}
+	}
+	if _, err := NewCompressor(0, 0); err == nil {
+		t.Error("no kind was taken")
+	}
 }
