@@ -153,6 +153,7 @@ func (f *serverFlags) run(cmd *cobra.Command, roles server.Roles, began time.Tim
 	}
 	fmt.Fprintf(cmd.OutOrStdout(), "%s in %d ms\n", line, s.Took.Milliseconds())
 
+	paceCollector(cmd.Context())
 	<-cmd.Context().Done()
 	log.Info("stopping")
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(cmd.Context()), stopWithin)

@@ -132,12 +132,28 @@ func (w *FieldWriter) Fields(fields Fields) {
 
 const lowerHex = "0123456789abcdef"
 
+// asciiPlain tells the bytes that stand for themselves in a JSON text and are no part of a longer character.
+var asciiPlain = func() (t [256]bool) {
+	for c := ' '; c < utf8.RuneSelf; c++ {
+		t[c] = c != '"' && c != '\\'
+	}
+	return t
+}()
+
 // AppendJSONString appends s as a JSON string: control characters, quotes and backslashes escaped, the rest as
 // it is; malformed UTF-8 becomes U+FFFD.
 func AppendJSONString(dst []byte, s string) []byte {
 	dst = append(dst, '"')
+	plain := 0
+	for plain < len(s) && asciiPlain[s[plain]] {
+		plain++
+	}
+	if plain == len(s) { // the rule
+		dst = append(dst, s...)
+		return append(dst, '"')
+	}
 	begin := 0
-	for i := 0; i < len(s); {
+	for i := plain; i < len(s); {
 		c := s[i]
 		if c >= ' ' && c != '"' && c != '\\' && c < utf8.RuneSelf {
 			i++

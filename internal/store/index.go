@@ -10,6 +10,7 @@ import (
 	"math"
 	"os"
 	"path"
+	"slices"
 	"sort"
 	"sync"
 	"time"
@@ -308,18 +309,16 @@ func (x *index) write(f *indexFile, keys []pendingKey) (indexHead, error) {
 	if h.next <= 1 {
 		h.beginTime, h.beginPhys = keys[0].time, keys[0].physical
 	}
-	order := make([]int, len(keys))
+	// By slot, and of one slot as they came: the slot in the high half, the place in keys in the low one.
+	order := make([]uint64, len(keys))
 	for i := range order {
-		order[i] = i
+		order[i] = uint64(x.slotOf(keys[i].hash))<<32 | uint64(i)
 	}
-	sort.Slice(order, func(i, j int) bool {
-		a, b := x.slotOf(keys[order[i]].hash), x.slotOf(keys[order[j]].hash)
-		return a < b || a == b && order[i] < order[j]
-	})
+	slices.Sort(order)
 	prevs := make([]int, len(keys))
 	var pages slotPages
 	for i := 0; i < len(order); {
-		slot := x.slotOf(keys[order[i]].hash)
+		slot := int(order[i] >> 32)
 		prev, err := pages.get(x, f, slot)
 		if err != nil {
 			return h, err
@@ -327,9 +326,10 @@ func (x *index) write(f *indexFile, keys []pendingKey) (indexHead, error) {
 		if prev == 0 {
 			h.used++
 		}
-		for ; i < len(order) && x.slotOf(keys[order[i]].hash) == slot; i++ {
-			prevs[order[i]] = prev
-			prev = h.next + order[i]
+		for ; i < len(order) && int(order[i]>>32) == slot; i++ {
+			at := int(uint32(order[i]))
+			prevs[at] = prev
+			prev = h.next + at
 		}
 		pages.set(slot, prev)
 	}
