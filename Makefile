@@ -45,6 +45,10 @@ compare: build
 client-java:
 	scripts/client-java
 
+# Servers and consumers fail in every way that can be made to happen, under load and the race detector: up to 10 minutes.
+chaos: build
+	$(GO) run -race ./bench/chaos -bin $(BIN) -rounds 8
+
 lint:
 	@test -z "$$(gofmt -l .)" || { gofmt -l .; echo 'run gofmt -w on the files above'; exit 1; }
 	$(GO) vet ./...

@@ -2,7 +2,6 @@ package client
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -85,12 +84,9 @@ func (e *engine) assign(ctx context.Context) bool {
 	complete := true
 	for i, topic := range topics {
 		r := found[i]
-		if errors.Is(errs[i], ErrNoRoute) {
-			e.noRoute(topic)
-			complete = false
-			continue
-		}
 		if errs[i] != nil {
+			// No route says nothing about a topic that has queues here: while its broker restarts, there is none. That
+			// the topic is gone, the broker says (see troubled).
 			e.log.Debug("assignment kept", "topic", topic, "error", errs[i])
 			complete = false
 			continue
@@ -125,19 +121,6 @@ func (e *engine) troubledTopic(topic string) bool {
 		}
 	}
 	return false
-}
-
-// noRoute gives up the queues of a topic that is gone. Where it ended is forgotten: a new topic of that name begins
-// with its first message.
-func (e *engine) noRoute(topic string) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	for mq, q := range e.queues {
-		if mq.Topic == topic && (q.phase == running || q.phase == starting || q.phase == locking) {
-			e.lose(q, "its topic is gone")
-		}
-	}
-	maps.DeleteFunc(e.ends, func(q MessageQueue, _ int64) bool { return q.Topic == topic })
 }
 
 // listAddr is the broker that is asked for the group's members: all brokers know all of them.

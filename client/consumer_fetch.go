@@ -111,12 +111,16 @@ func (e *engine) troubled(ctx context.Context, q *queue, err error) {
 			e.log.Debug("heartbeat failed", "addr", refused.Addr, "error", err)
 		}
 	case protocol.TopicNotExist:
-		if _, err := e.c.routes.get(ctx, q.mq.Topic, fetchRetries); errors.Is(err, ErrNoRoute) {
-			e.wake()
-		}
+		// A new topic of that name begins with its first message, wherever this consumer stood in the old one.
 		e.mu.Lock()
 		delete(e.ends, q.mq)
+		if q.phase == running {
+			e.lose(q, "its topic is gone")
+		}
 		e.mu.Unlock()
+		if _, err := e.c.routes.get(ctx, q.mq.Topic, fetchRetries); err != nil {
+			e.wake()
+		}
 	}
 }
 
@@ -293,6 +297,11 @@ func (e *engine) fetchOnce(ctx context.Context, q *queue) error {
 		}
 	case protocol.PullNotFound, protocol.PullRetryImmediately:
 	case protocol.PullOffsetMoved:
+		if offset > p.MaxOffset && p.MinOffset == 0 {
+			// The queue is a new one: the topic was deleted and made again. Brokers since 5.0 name its end; what came
+			// before that would be missed.
+			p.NextBeginOffset = 0
+		}
 		e.moved(q, epoch, p.NextBeginOffset)
 		return nil
 	default:

@@ -16,6 +16,8 @@ import (
 
 	"github.com/apogeemq/apogee/apogeetest"
 	"github.com/apogeemq/apogee/client"
+	"github.com/apogeemq/apogee/internal/protocol"
+	"github.com/apogeemq/apogee/internal/remoting"
 	"github.com/apogeemq/apogee/internal/testkit"
 )
 
@@ -731,4 +733,30 @@ func TestCycles(t *testing.T) {
 		g, d := counts()
 		return g <= g1+2 && d <= d1+2
 	})
+}
+
+// TestTopicDeletedAndMadeAgain: every message of the new topic comes, wherever the consumer stood in the old one.
+func TestTopicDeletedAndMadeAgain(t *testing.T) {
+	onlyApogee(t, "the topic is deleted through the broker's address")
+	s := apogeetest.Start(t)
+	c := newClient(t, s.NameServer())
+	send(t, c, "Phoenix", numbered("old", 80)...)
+	var got inbox
+	start(t, c, "g", client.WithHandler("Phoenix", client.All, got.handle), client.WithFrom(client.FromEarliest))
+	testkit.Eventually(t, patience, "the old messages", func() bool { return got.count() == 80 })
+	conn, err := remoting.Dial(short(t), s.Broker(), remoting.DialOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close(nil)
+	a, err := conn.Invoke(short(t), &remoting.Request{Code: protocol.DeleteTopicInBroker, Header: &protocol.TopicRequest{Topic: "Phoenix"}})
+	if err != nil || a.Code != 0 {
+		t.Fatal(a, err)
+	}
+	// More than there were, so that no offset is beyond the new queues' ends when they are looked at.
+	send(t, c, "Phoenix", numbered("new", 200)...)
+	testkit.Eventually(t, patience, "the new messages", func() bool { return got.count() == 280 })
+	if d := got.twice(); d != nil {
+		t.Errorf("twice: %v", d)
+	}
 }

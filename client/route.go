@@ -193,9 +193,7 @@ func (t *routes) startLocked(topic string) *routeCall {
 		t.mu.Lock()
 		delete(t.calls, topic)
 		if call.err == nil {
-			t.known[topic] = call.r
-		} else if errors.Is(call.err, ErrNoRoute) {
-			delete(t.known, topic)
+			t.known[topic] = call.r // an old one is kept: a name server knows no route, too, while a broker restarts
 		}
 		t.mu.Unlock()
 		close(call.done)

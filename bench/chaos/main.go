@@ -18,6 +18,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"runtime"
 	"strings"
 	"syscall"
@@ -36,9 +37,15 @@ func main() {
 	rounds := flag.Int("rounds", 3, "how often each failure happens")
 	rate := flag.Int("rate", 400, "messages a second to each topic")
 	seed := flag.Uint64("seed", uint64(time.Now().UnixNano()), "repeats the order and the moments of the failures")
+	only := flag.String("only", "", "only failures whose name matches this regular expression")
 	verbose := flag.Bool("v", false, "log what clients warn of")
 	child := flag.String("child", "", "internal: be a consumer of this name server's topic and print what it handles")
 	flag.Parse()
+	pick, err := regexp.Compile(*only)
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "chaos: -only:", err)
+		os.Exit(2)
+	}
 	if *child != "" {
 		if err := beChild(*child); err != nil {
 			fmt.Fprintln(os.Stderr, "chaos child:", err)
@@ -53,7 +60,7 @@ func main() {
 		os.Exit(2)
 	}
 	fmt.Printf("seed %d\n", *seed)
-	err = w.run(*rounds)
+	err = w.run(*rounds, pick)
 	w.stop()
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "chaos:", err)
@@ -153,7 +160,7 @@ type world struct {
 func newWorld(bin string, rate int, seed uint64, verbose bool) (*world, error) {
 	w := &world{rnd: rand.New(rand.NewPCG(seed, 1)), rate: rate, feeds: map[string]*feed{}, log: slog.New(slog.DiscardHandler)}
 	if verbose {
-		w.log = slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn}))
+		w.log = slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelInfo}))
 	}
 	var err error
 	if w.self, err = os.Executable(); err != nil {

@@ -10,7 +10,6 @@ import (
 	"os/exec"
 	"strconv"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/apogeemq/apogee/client"
@@ -74,10 +73,9 @@ type group struct {
 	mu    sync.Mutex
 	seen  map[[2]uint32]int
 	last  map[uint32]uint32 // by key, of an ordered group
-	wrong int               // messages that came behind a later one of their key without having been handled before
+	late  [][2]uint32       // messages that came behind a later one of their key without having been handled before
 	at    time.Time         // of the newest message
 	total int
-	every atomic.Int64
 	close []func(context.Context) error
 }
 
@@ -93,7 +91,7 @@ func (g *group) got(body []byte) {
 	g.at = time.Now()
 	if g.seen[id]++; g.seen[id] == 1 {
 		if id[1] < g.last[id[0]] {
-			g.wrong++ // a later one was handled before this one ever was
+			g.late = append(g.late, id)
 		}
 		g.last[id[0]] = id[1]
 	}
@@ -113,7 +111,22 @@ func (g *group) missing() (n int, example [2]uint32) {
 	return n, example
 }
 
-// handled returns how many deliveries there were after t.
+// wrong counts what came out of order. A send that wasn't acknowledged may take effect behind a later one.
+func (g *group) wrong() int {
+	g.feed.mu.Lock()
+	defer g.feed.mu.Unlock()
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	n := 0
+	for _, id := range g.late {
+		if _, ok := g.feed.acked[id]; ok {
+			n++
+		}
+	}
+	return n
+}
+
+// newest returns when the group handled its newest message.
 func (g *group) newest() time.Time {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -210,7 +223,9 @@ func beChild(names string) error {
 		return err
 	}
 	_, _ = io.Copy(io.Discard, os.Stdin) // until the parent goes
-	return c.Close(ctx)
+	bye, cancel := context.WithTimeout(context.Background(), 15*time.Second)
+	defer cancel()
+	return c.Close(bye)
 }
 
 // children are the members of a group that are killed.

@@ -89,7 +89,7 @@ func (b *Broker) preparePull(c *remoting.Conn, req *remoting.Command) (p pull, h
 	}
 	cfg, ok := b.topics.GetBytes(h.Topic)
 	if !ok {
-		return p, 0, refuse(protocol.TopicNotExist, "topic[%s] not exist, apply first please! See https://rocketmq.apache.org/docs/bestPractice/06FAQ for further details.", h.Topic)
+		return p, 0, noSuchTopic(string(h.Topic))
 	}
 	if !topic.Readable(cfg.Perm) {
 		return p, 0, forbid(forbiddenTopic, "the topic[%s] pulling message is forbidden", h.Topic)
@@ -267,3 +267,8 @@ func (p *resultPool) get() *store.GetResult {
 }
 
 func (p *resultPool) put(r *store.GetResult) { p.pool.Put(r) }
+
+// noSuchTopic refuses a pull in Java's words.
+func noSuchTopic(name string) error {
+	return refuse(protocol.TopicNotExist, "topic[%s] not exist, apply first please! See https://rocketmq.apache.org/docs/bestPractice/06FAQ for further details.", name)
+}

@@ -101,7 +101,12 @@ func (b *Broker) deleteTopic(_ *remoting.Conn, req *remoting.Command) (*remoting
 	}
 	b.offsets.RemoveTopic(h.Topic)
 	b.stats.forgetTopic(h.Topic)
-	if err := b.store.DeleteTopic(h.Topic); err != nil {
+	err := b.store.DeleteTopic(h.Topic)
+	// Pulls that wait are told, or they would go on in a new topic of that name where they stood in the old one.
+	for _, p := range b.parked.TakeTopic(h.Topic) {
+		_ = p.(*pull).ticket.Reply(response(noSuchTopic(h.Topic)))
+	}
+	if err != nil {
 		return nil, err
 	}
 	return &remoting.Response{}, nil

@@ -250,6 +250,22 @@ func (t *Table) DropConn(conn uint64) {
 	t.take(list)
 }
 
+// TakeTopic returns the pulls of a topic's queues: it is gone. It looks at every pull that waits.
+func (t *Table) TakeTopic(topic string) []Pull {
+	t.mu.Lock()
+	var list []*wait
+	for _, w := range t.deadline {
+		if w.key.Topic == topic {
+			list = append(list, w)
+		}
+	}
+	for _, w := range list {
+		t.forgetLocked(w)
+	}
+	t.mu.Unlock()
+	return t.take(list)
+}
+
 // Drain returns all pulls, for the end.
 func (t *Table) Drain() []Pull { return t.Expire(time.Unix(1<<40, 0)) }
 

@@ -121,6 +121,20 @@ func TestConnectionEndsItsPulls(t *testing.T) {
 	same(t, "queue 0", lt.Arrived("T", 0, 0), "b")
 }
 
+func TestATopicThatIsGoneEndsItsPulls(t *testing.T) {
+	lt := New(10)
+	lt.Park(Key{"T", 0}, &tagged{name: "a"}, 1, epoch, stays)
+	lt.Park(Key{"T", 3}, &tagged{name: "b", tag: 65}, 2, epoch, stays)
+	lt.Park(Key{"U", 0}, &tagged{name: "c"}, 1, epoch, stays)
+	same(t, "the topic", lt.TakeTopic("T"), "a", "b")
+	same(t, "once more", lt.TakeTopic("T"))
+	same(t, "queue 0", lt.Arrived("T", 0, 0))
+	same(t, "the other topic", lt.Arrived("U", 0, 0), "c")
+	if lt.Len() != 0 {
+		t.Errorf("%d wait", lt.Len())
+	}
+}
+
 func TestTableAgainstADumbOne(t *testing.T) {
 	type waiting struct {
 		name     string
