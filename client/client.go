@@ -138,17 +138,7 @@ func (c *Client) Close(ctx context.Context) error {
 	return errors.Join(all...)
 }
 
-// adopt notes a producer or consumer that Close is to close.
-func (c *Client) adopt(k closer) error {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.closed {
-		return ErrClosed
-	}
-	c.children[k] = struct{}{}
-	return nil
-}
-
+// disown forgets a producer or consumer that closed by itself.
 func (c *Client) disown(k closer) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -106,28 +106,6 @@ func makeRoute(topic string, d protocol.TopicRouteData, now time.Time) *route {
 	return r
 }
 
-// same reports whether two routes say the same.
-func (r *route) same(o *route) bool {
-	if r == nil || o == nil {
-		return r == o
-	}
-	if !slices.Equal(r.read, o.read) || !slices.Equal(r.write, o.write) || len(r.brokers) != len(o.brokers) {
-		return false
-	}
-	for name, addrs := range r.brokers {
-		other := o.brokers[name]
-		if len(other) != len(addrs) {
-			return false
-		}
-		for id, addr := range addrs {
-			if other[id] != addr {
-				return false
-			}
-		}
-	}
-	return true
-}
-
 // routes caches routes. Each topic is asked for once at a time, whoever waits.
 type routes struct {
 	c *Client
