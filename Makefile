@@ -45,6 +45,10 @@ compare: build
 client-java:
 	scripts/client-java
 
+# A consumer group with members of the released Java clients and of package client.
+mixed-group: build
+	scripts/mixed-group
+
 # Servers and consumers fail in every way that can be made to happen, under load and the race detector: up to 10 minutes.
 chaos: build
 	$(GO) run -race ./bench/chaos -bin $(BIN) -rounds 8

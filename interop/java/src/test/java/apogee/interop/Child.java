@@ -11,26 +11,36 @@ import java.util.ArrayList;
 import java.util.List;
 import java.util.concurrent.TimeUnit;
 
-/** A Java process of ours, what it prints, and its standard input. It doesn't outlive the one that started it. */
+/** A process of ours, what it prints, and its standard input. It doesn't outlive the one that started it. */
 final class Child implements AutoCloseable {
     private final Process process;
     private final Thread reader;
     private final List<String> lines = new ArrayList<>();
 
+    /** A Java process. */
     Child(String log, String classPath, List<String> jvm, Class<?> main, String... args) throws IOException {
+        this(log, java(log, classPath, jvm, main, args));
+    }
+
+    /** Any process. */
+    Child(String log, List<String> command) throws IOException {
+        Path err = Server.target().resolve("children").resolve(log + ".log");
+        Files.createDirectories(err.getParent());
+        process = new ProcessBuilder(command).redirectError(err.toFile()).start();
+        Runtime.getRuntime().addShutdownHook(new Thread(process::destroyForcibly));
+        reader = new Thread(this::read, log);
+        reader.setDaemon(true);
+        reader.start();
+    }
+
+    private static List<String> java(String log, String classPath, List<String> jvm, Class<?> main, String... args) {
         List<String> cmd = new ArrayList<>(List.of(Path.of(System.getProperty("java.home"), "bin", "java").toString(), "-Xmx256m", "-XX:TieredStopAtLevel=1",
             "-XX:+UseSerialGC", "-Duser.home=" + System.getProperty("user.home"), "-Drocketmq.client.logRoot=" + Server.target().resolve("logs").resolve(log),
             "-Drocketmq.client.logLevel=WARN"));
         cmd.addAll(jvm);
         cmd.addAll(List.of("-cp", classPath, main.getName()));
         cmd.addAll(List.of(args));
-        Path err = Server.target().resolve("children").resolve(log + ".log");
-        Files.createDirectories(err.getParent());
-        process = new ProcessBuilder(cmd).redirectError(err.toFile()).start();
-        Runtime.getRuntime().addShutdownHook(new Thread(process::destroyForcibly));
-        reader = new Thread(this::read, log);
-        reader.setDaemon(true);
-        reader.start();
+        return cmd;
     }
 
     /** The class path of the running test, client under test included. */
