@@ -195,3 +195,50 @@ func (s *Store) abandon() {
 	s.closeFiles()
 	_ = s.lock.Close()
 }
+
+// BenchmarkDispatch makes a batch of 64 records of 4 queues visible: consume queues, index, listener.
+func BenchmarkDispatch(b *testing.B) {
+	for _, indexed := range []bool{false, true} {
+		b.Run(fmt.Sprintf("index=%v", indexed), func(b *testing.B) {
+			s, err := Open(Options{Dir: b.TempDir(), Flush: AsyncFlush, SegmentSize: 256 << 20, IndexOff: !indexed, CheckpointInterval: 1 << 40, Listener: new(countingListener)})
+			if err != nil {
+				b.Fatal(err)
+			}
+			m := benchMessage(1024)
+			rec := message.AppendRecord(nil, &m)
+			batch := &writeBatch{buf: rec}
+			const n = 64
+			for i := range n {
+				q, err := s.queue(m.Topic, int32(i%4), true)
+				if err != nil {
+					b.Fatal(err)
+				}
+				batch.entries = append(batch.entries, entry{topic: m.Topic, q: q, size: int32(len(rec)), tagsCode: 1})
+			}
+			b.ReportAllocs()
+			for i := range b.N {
+				for j := range batch.entries {
+					e := &batch.entries[j]
+					e.queueOffset = int64(i*n+j) / 4
+					e.physical = int64(i*n+j) * int64(len(rec))
+				}
+				s.dispatch(batch)
+				for j := range 4 { // nothing of this is in the log: it must not be written
+					q := batch.entries[j].q
+					q.mu.Lock()
+					q.tail = q.tail[:0]
+					q.mu.Unlock()
+				}
+				s.tailBytes.Store(0)
+				if s.index != nil {
+					s.index.mu.Lock()
+					s.index.pending = s.index.pending[:0]
+					s.index.mu.Unlock()
+				}
+			}
+			b.StopTimer()
+			b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N*n), "ns/message")
+			s.abandon()
+		})
+	}
+}
