@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 )
 
@@ -46,7 +47,8 @@ func (l *lanes) queue(topic, key string) *laneTurn {
 	return t
 }
 
-// wait waits for the turn. After nil the caller calls done; after an error the place is given up.
+// wait waits for the turn. After nil the caller calls done. A wait that ctx ends is a message that failed: those behind it
+// fail, too.
 func (t *laneTurn) wait(ctx context.Context) error {
 	if t == nil {
 		return nil
@@ -68,16 +70,9 @@ func (t *laneTurn) wait(ctx context.Context) error {
 		if t.err != nil {
 			return t.err
 		}
-		t.nextLocked()
 	default:
-		all := t.l.m[t.k]
-		for i, o := range all {
-			if o == t {
-				t.l.m[t.k] = append(all[:i:i], all[i+1:]...)
-				break
-			}
-		}
 	}
+	t.failLocked(ctx.Err())
 	return ctx.Err()
 }
 
@@ -92,11 +87,20 @@ func (t *laneTurn) done(err error) {
 		t.nextLocked()
 		return
 	}
-	for _, o := range t.l.m[t.k][1:] {
+	t.failLocked(err)
+}
+
+// failLocked takes t and all behind it out of the lane.
+func (t *laneTurn) failLocked(err error) {
+	all := t.l.m[t.k]
+	i := slices.Index(all, t)
+	for _, o := range all[i+1:] {
 		o.err = fmt.Errorf("%w: %w", ErrEarlierFailed, err)
 		close(o.ready)
 	}
-	delete(t.l.m, t.k)
+	if t.l.m[t.k] = all[:i:i]; i == 0 {
+		delete(t.l.m, t.k)
+	}
 }
 
 func (t *laneTurn) nextLocked() {

@@ -136,7 +136,11 @@ func TestLanes(t *testing.T) {
 	if err := b.wait(ended); !errors.Is(err, context.Canceled) {
 		t.Errorf("the second doesn't wait: %v", err)
 	}
-	a.done(nil) // b gave up: c is next
+	if err := c.wait(t.Context()); !errors.Is(err, ErrEarlierFailed) || !errors.Is(err, context.Canceled) {
+		t.Errorf("behind one that gave up: %v", err)
+	}
+	c = l.queue("T", "k")
+	a.done(nil)
 	if err := c.wait(t.Context()); err != nil {
 		t.Error(err)
 	}

@@ -78,7 +78,8 @@ func TestCodesThatJavaRetriesGoToAnotherBroker(t *testing.T) {
 
 func TestADeadBrokerLeavesTimeForAnother(t *testing.T) {
 	sendBoth(t, func(t *testing.T, send func(context.Context, *client.Producer, *client.Message) (*client.SendResult, error)) {
-		f := startFake(t, 1, "a", "b")                                            // one queue each: of two sends one begins with the dead broker
+		// One queue each: of two sends one begins with the dead broker.
+		f := startFake(t, 1, "a", "b")
 		f.brokers[0].do(func(int, fakeRequest) *remoting.Response { return nil }) // takes everything, answers nothing
 		p := newProducer(t, newClient(t, f.names))
 		for range 3 { // of two queues each: one of three in a row is the dead broker's
