@@ -45,6 +45,10 @@ compare: build
 client-java:
 	scripts/client-java
 
+# Package client beside the Java and the Apache Go client, into docs/client.md: about 8 minutes.
+client-compare: build
+	scripts/client-compare
+
 # A consumer group with members of the released Java clients and of package client.
 mixed-group: build
 	scripts/mixed-group

@@ -21,6 +21,29 @@ type watch struct {
 	moved map[client.MessageQueue]bool
 }
 
+func newWatch() *watch {
+	return &watch{seen: map[uint64]int{}, last: map[client.MessageQueue]time.Time{}, gap: map[client.MessageQueue]time.Duration{}, owner: map[client.MessageQueue]string{}, moved: map[client.MessageQueue]bool{}}
+}
+
+// distinct and twice count messages.
+func (w *watch) distinct() int {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return len(w.seen)
+}
+
+func (w *watch) twice() int {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	n := 0
+	for _, k := range w.seen {
+		if k > 1 {
+			n++
+		}
+	}
+	return n
+}
+
 func (w *watch) got(id string, m *client.Message) {
 	now := time.Now()
 	q := m.MessageQueue()
@@ -62,7 +85,7 @@ func handover(s *server, rate int) (bool, error) {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Minute)
 	defer cancel()
-	w := &watch{seen: map[uint64]int{}, last: map[client.MessageQueue]time.Time{}, gap: map[client.MessageQueue]time.Duration{}, owner: map[client.MessageQueue]string{}, moved: map[client.MessageQueue]bool{}}
+	w := newWatch()
 	type consumer struct {
 		c  *client.Client
 		co *client.Consumer
@@ -143,10 +166,7 @@ func handover(s *server, rate int) (bool, error) {
 	wg.Wait()
 	took := time.Since(began)
 	for deadline := time.Now().Add(10 * time.Second); time.Now().Before(deadline); time.Sleep(10 * time.Millisecond) {
-		w.mu.Lock()
-		done := uint64(len(w.seen)) >= sent.Load()
-		w.mu.Unlock()
-		if done {
+		if uint64(w.distinct()) >= sent.Load() {
 			break
 		}
 	}
@@ -155,12 +175,7 @@ func handover(s *server, rate int) (bool, error) {
 			return false, err
 		}
 	}
-	twice, missing := 0, int64(sent.Load())-int64(len(w.seen))
-	for _, n := range w.seen {
-		if n > 1 {
-			twice++
-		}
-	}
+	twice, missing := w.twice(), int64(sent.Load())-int64(w.distinct())
 	fmt.Printf("rolling restart of %d consumers over %d queues: %d messages at %.0f/s, %d moves of queues, %d sends failed\n", members, queues, sent.Load(), float64(sent.Load())/took.Seconds(), total, failed.Load())
 	ok := figure("messages handled twice", fmt.Sprint(twice), "0", twice == 0)
 	ok = figure("messages missing", fmt.Sprint(missing), "0", missing == 0) && ok

@@ -26,7 +26,33 @@ func main() {
 	names := flag.String("namesrv", "", "measure with the server at this name server instead, a Java one for example; without deadlines")
 	broker := flag.String("broker", "", "that server's broker")
 	rate := flag.Int("rate", 5000, "handover: messages a second")
+	var peers []peer
+	flag.Func("peer", "NAME=COMMAND: compare with this client; any number of them (see make client-compare)", func(s string) error {
+		p, err := parsePeer(s)
+		peers = append(peers, p)
+		return err
+	})
+	page := flag.String("page", "docs/client.md", "where the table of the comparison goes")
 	flag.Parse()
+	if flag.Arg(0) == "peer" {
+		if err := bePeer(flag.Args()[1:]); err != nil {
+			fmt.Fprintln(os.Stderr, "clientfigures:", err)
+			os.Exit(2)
+		}
+		return
+	}
+	if len(peers) > 0 {
+		s, err := start(*bin)
+		if err == nil {
+			err = compare(s, peers, *rate, *page)
+			s.stop()
+		}
+		if err != nil {
+			fmt.Fprintln(os.Stderr, "clientfigures:", err)
+			os.Exit(2)
+		}
+		return
+	}
 	ok := true
 	for _, f := range []struct {
 		name string
