@@ -133,8 +133,7 @@ func (c *Client) Close(ctx context.Context) error {
 	}
 	c.tracer.close(ctx)
 	c.run.Stop()
-	c.conns.close()
-	all = append(all, c.run.Wait(ctx))
+	all = append(all, c.conns.close(ctx), c.run.Wait(ctx))
 	return errors.Join(all...)
 }
 

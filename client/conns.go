@@ -156,22 +156,35 @@ func (p *conns) open() []*conn {
 	return out
 }
 
-// close closes all connections and waits for their goroutines.
-func (p *conns) close() {
+// close closes all connections and waits for their goroutines, or for ctx.
+func (p *conns) close(ctx context.Context) error {
 	p.mu.Lock()
 	p.closed = true
 	all := p.m
 	p.m = map[string]*conn{}
 	p.mu.Unlock()
+	var open []*remoting.Conn
 	for _, k := range all {
 		select {
 		case <-k.ready: // others are closed by dial
+			if k.rc != nil {
+				k.rc.Close(ErrClosed)
+				open = append(open, k.rc)
+			}
 		default:
-			continue
 		}
-		if k.rc != nil {
-			k.rc.Close(ErrClosed)
-			k.rc.Wait()
+	}
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		for _, rc := range open {
+			rc.Wait()
 		}
+	}()
+	select {
+	case <-ended:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
 	}
 }
