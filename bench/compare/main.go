@@ -78,7 +78,7 @@ func main() {
 	flag.StringVar(&c.dir, "dir", "", "folder for stores, on the disk to measure; default a temporary one")
 	flag.IntVar(&c.repeat, "repeat", 5, "turns")
 	flag.DurationVar(&c.seconds, "seconds", 3*time.Second, "measured time of a sample")
-	flag.IntVar(&c.warm, "warm", 500_000, "messages that warm a Java broker up before it is measured in page-cache mode")
+	flag.IntVar(&c.warm, "warm", 400_000, "messages that warm a Java broker up before it is measured in page-cache mode")
 	flag.DurationVar(&c.memory, "memory", 60*time.Second, "duration of the memory row")
 	flag.DurationVar(&c.overload, "overload", 20*time.Second, "duration of the overload row")
 	flag.StringVar(&c.heap, "heap", "4g", "heap of the Java broker")

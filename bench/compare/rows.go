@@ -48,7 +48,7 @@ func (b *bench) each(ctx context.Context, settings map[string][]string, f func(*
 const (
 	warmup      = time.Second
 	pullBacklog = 200_000
-	e2eSeconds  = 6 * time.Second
+	e2eSeconds  = 5 * time.Second
 )
 
 func (b *bench) pageCache(ctx context.Context) error {
@@ -102,7 +102,7 @@ func (b *bench) flushed(ctx context.Context) error {
 			return b.nats(ctx, s, "flushed-4x16", 4, 16)
 		}
 		if s.system == "java" {
-			if _, _, err := b.apogeeBench(ctx, s, "produce", "--topic", "warm", "--conns", "16", "--warmup", "0", "--duration", "8s"); err != nil {
+			if _, _, err := b.apogeeBench(ctx, s, "produce", "--topic", "warm", "--conns", "16", "--warmup", "0", "--duration", "5s"); err != nil {
 				return err
 			}
 		}
