@@ -23,7 +23,7 @@ func main() {
 		SilenceErrors: true,
 	}
 	root.AddCommand(serverCommands(began)...)
-	root.AddCommand(produceCommand(), consumeCommand(), benchCommand())
+	root.AddCommand(produceCommand(), consumeCommand(), benchCommand(), storeCommand())
 	if err := root.ExecuteContext(ctx); err != nil {
 		fmt.Fprintln(os.Stderr, "apogee:", err)
 		os.Exit(1)

@@ -34,6 +34,7 @@ var layers = []layer{
 	{"internal/protocol", []string{"internal/message", "internal/fastjson"}, "protocol is plain data: logic belongs to the package that acts on it"},
 	{"internal/remoting", []string{"internal/protocol", "internal/fastjson", "internal/message", "internal/run"}, "remoting moves frames: it must not know a broker, a store or a client"},
 	{"internal/store", []string{"internal/store", "internal/message", "internal/vfs", "internal/run"}, "the store never sees protocol or remoting: the broker translates"},
+	{"internal/storetool", []string{"internal/store", "internal/message", "internal/vfs", "internal/metafile", "internal/fastjson", "internal/broker/delay"}, "the store's tools read files: they know no server"},
 	{"internal/broker", []string{"internal/broker", "internal/store", "internal/filter", "internal/protocol", "internal/remoting", "internal/message", "internal/vfs", "internal/metafile", "internal/fastjson", "internal/run"}, "servers do not import one another: declare a small interface and let internal/server pass the implementation"},
 	{"internal/namesrv", []string{"internal/namesrv", "internal/protocol", "internal/remoting", "internal/message", "internal/vfs", "internal/metafile", "internal/fastjson", "internal/run"}, "servers do not import one another: declare a small interface and let internal/server pass the implementation"},
 	{"internal/load", []string{"internal/remoting", "internal/protocol", "internal/message", "internal/fastjson"}, "the load generator drives servers from outside: it knows the wire and no server"},
@@ -42,7 +43,7 @@ var layers = []layer{
 	{"apogeetest", []string{"internal/server", "internal/config"}, "apogeetest starts internal/server and nothing else"},
 	{"interop", []string{"client"}, "an interop member is a user of the client like any other"},
 	{"bench", []string{"internal/remoting", "internal/protocol", "internal/load", "client"}, "a benchmark drives the server from outside"},
-	{"cmd", []string{"internal/server", "internal/config", "internal/run", "internal/store", "internal/remoting", "internal/protocol", "internal/load", "client"}, "a command is a thin skin: what it needs belongs behind internal/server or client"},
+	{"cmd", []string{"internal/server", "internal/config", "internal/run", "internal/store", "internal/storetool", "internal/remoting", "internal/protocol", "internal/load", "client"}, "a command is a thin skin: what it needs belongs behind internal/server or client"},
 }
 
 type goPackage struct {

@@ -39,6 +39,13 @@ const javaCheckpointSize = 4096
 
 // readSmallFile returns what a small file of the store's folder holds, nil when there is none.
 func (s *Store) readSmallFile(name string) ([]byte, error) {
+	return s.readFile(name, javaCheckpointSize)
+}
+
+// readWholeFile is readSmallFile for files that grow.
+func (s *Store) readWholeFile(name string) ([]byte, error) { return s.readFile(name, 64<<20) }
+
+func (s *Store) readFile(name string, limit int64) ([]byte, error) {
 	f, err := s.fs.OpenFile(path.Join(s.o.Dir, name), os.O_RDWR)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
@@ -51,7 +58,7 @@ func (s *Store) readSmallFile(name string) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	b := make([]byte, min(size, javaCheckpointSize))
+	b := make([]byte, min(size, limit))
 	if err := readFull(f, b, 0); err != nil {
 		return nil, fmt.Errorf("read %s: %w", name, err)
 	}

@@ -227,18 +227,27 @@ func (x *index) add(topic string, sysFlag message.SysFlag, props []byte, physica
 	if sysFlag.Transaction() == message.Rollback || len(props) == 0 {
 		return
 	}
-	unique, _ := message.Property(props, message.PropertyUniqueKey)
-	keys, _ := message.Property(props, message.PropertyKeys)
-	if len(unique) == 0 && len(keys) == 0 {
-		return
-	}
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	if physical <= x.endPhys {
 		return
 	}
+	if indexKeys(sysFlag, props, func(key []byte) { x.addLocked(topic, key, physical, storeTime) }) {
+		x.endTime, x.endPhys = storeTime, physical
+	}
+}
+
+// indexKeys calls f for each key of a record: its unique key, then each word of KEYS. It reports whether the record has
+// either property.
+func indexKeys(sysFlag message.SysFlag, props []byte, f func(key []byte)) bool {
+	if sysFlag.Transaction() == message.Rollback {
+		return false
+	}
+	unique, _ := message.Property(props, message.PropertyUniqueKey)
+	keys, _ := message.Property(props, message.PropertyKeys)
+	has := len(unique) > 0 || len(keys) > 0
 	if len(unique) > 0 {
-		x.addLocked(topic, unique, physical, storeTime)
+		f(unique)
 	}
 	for len(keys) > 0 {
 		word := keys
@@ -248,10 +257,10 @@ func (x *index) add(topic string, sysFlag message.SysFlag, props []byte, physica
 			keys = nil
 		}
 		if len(word) > 0 {
-			x.addLocked(topic, word, physical, storeTime)
+			f(word)
 		}
 	}
-	x.endTime, x.endPhys = storeTime, physical
+	return has
 }
 
 func (x *index) addLocked(topic string, key []byte, physical, storeTime int64) {

@@ -782,5 +782,9 @@ func (s *Store) DeleteTopic(topic string) error {
 	if err := s.fs.SyncDir(s.queueRoot()); err != nil {
 		return fmt.Errorf("delete topic %s: %w", topic, err)
 	}
-	return s.checkpointLocked()
+	if err := s.checkpointLocked(); err != nil {
+		return err
+	}
+	// Not before: a crash in between must find the topic deleted, or not.
+	return s.noteDeletedLocked(topic, s.checkpointed.Load())
 }

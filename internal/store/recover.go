@@ -44,6 +44,9 @@ func (s *Store) recover(clean bool) error {
 	if r.java, err = s.readJavaCheckpoint(); err != nil {
 		return err
 	}
+	if err = s.readDeleted(); err != nil {
+		return err
+	}
 	if !s.o.IndexOff {
 		if s.index, err = openIndex(s); err != nil {
 			return err
@@ -345,6 +348,9 @@ func (r *recovery) restoreIndex() error {
 	first := r.s.segments[0].base
 	r.indexBegin = r.begin
 	switch {
+	case r.s.o.RebuildIndex:
+		r.indexBegin = first
+		return x.dropAll()
 	case r.verdict == soundCheckpoint && r.own.indexOff, r.verdict == falseCheckpoint:
 		r.indexBegin = first
 		return x.dropAll()
@@ -422,7 +428,7 @@ func (r *recovery) derive() error {
 		}
 		s.scanAll = false
 	}
-	if r.verdict != soundCheckpoint { // the next opening needs no rule of Java's
+	if r.verdict != soundCheckpoint || s.o.Rebuild != nil || s.o.RebuildIndex { // the next opening needs no rule of Java's
 		return s.unlessFull(s.checkpoint())
 	}
 	return nil
@@ -444,6 +450,9 @@ func (r *recovery) redispatch(anew bool) error {
 	at := r.begin
 	if s.index != nil {
 		at = min(at, r.indexBegin)
+	}
+	if s.o.Rebuild != nil {
+		at = s.segments[0].base
 	}
 	// Inside a segment a record must begin where reading does.
 	touched := make(map[*queue]bool)
@@ -478,9 +487,12 @@ func (r *recovery) redispatchIn(g *segment, at int64, touched map[*queue]bool, a
 			}
 			return 0, err
 		}
-		if at >= r.begin && m.SysFlag.Queued() && m.SysFlag&message.InnerBatch == 0 {
-			if err := r.requeue(&m, touched, anew); err != nil {
-				return 0, err
+		if m.SysFlag.Queued() && m.SysFlag&message.InnerBatch == 0 {
+			rebuild := s.o.Rebuild != nil && s.o.Rebuild(m.Topic, m.QueueID)
+			if at >= r.begin || rebuild {
+				if err := r.requeue(&m, touched, anew || rebuild); err != nil {
+					return 0, err
+				}
 			}
 		}
 		if s.index != nil && at >= r.indexBegin {
@@ -505,6 +517,9 @@ func (r *recovery) redispatchIn(g *segment, at int64, touched map[*queue]bool, a
 // requeue puts one record's unit into its queue.
 func (r *recovery) requeue(m *message.Message, touched map[*queue]bool, anew bool) error {
 	s := r.s
+	if m.PhysicalOffset < s.deletedTopics[m.Topic] {
+		return nil
+	}
 	guess := int64(-1)
 	if !r.clean && !s.scanAll {
 		guess = m.QueueOffset // what the queue is cut to

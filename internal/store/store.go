@@ -69,6 +69,11 @@ type Options struct {
 	// opening after a crash reads what arrived since. Default 10 s, and after 64 MiB at the latest.
 	CheckpointInterval time.Duration
 
+	// Rebuild, for repairs: the queues it accepts, and with RebuildIndex the index, are made anew from the whole log
+	// while opening.
+	Rebuild      func(topic string, queueID int32) bool
+	RebuildIndex bool
+
 	Listener Listener // may be nil
 }
 
@@ -165,9 +170,10 @@ type Store struct {
 	// flushMu is held by who writes consume-queue files or the checkpoint, cleans or deletes.
 	flushMu       sync.Mutex
 	unsynced      map[queueFileKey]bool
-	dirtyDirs     map[string]bool // with new or removed files
-	derivedErr    error           // a flush of queues or index failed
-	lastComplaint time.Time       // the background's
+	dirtyDirs     map[string]bool  // with new or removed files
+	derivedErr    error            // a flush of queues or index failed
+	lastComplaint time.Time        // the background's
+	deletedTopics map[string]int64 // up to where the log holds records of topics that were deleted
 	checkpointed  atomic.Int64
 
 	stop   chan struct{}
@@ -261,6 +267,9 @@ func Open(o Options) (*Store, error) {
 		filling: new(writeBatch), spare: new(writeBatch), files: newFileCache(o.FS, o.MaxOpenQueueFiles),
 	}
 	s.room.L = &s.mu
+	if err := CheckKind(o.FS, o.Dir, o.LogDir); err != nil {
+		return nil, fmt.Errorf("open store: %w", err)
+	}
 	for _, d := range []string{o.Dir, o.LogDir, s.queueRoot(), path.Join(o.Dir, "index"), path.Join(o.Dir, "config")} {
 		if err := o.FS.MkdirAll(d); err != nil {
 			return nil, fmt.Errorf("open store: %w", err)

@@ -404,6 +404,13 @@ func (m *Mem) Lock(name string) (io.Closer, error) {
 	return memLock{m, name}, nil
 }
 
+// Locked implements FS.
+func (m *Mem) Locked(name string) (bool, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.locks[path.Clean(name)], nil
+}
+
 type memLock struct {
 	m    *Mem
 	name string

@@ -71,6 +71,21 @@ func (osFS) Lock(name string) (io.Closer, error) {
 	return f, nil // closing it frees the lock
 }
 
+func (osFS) Locked(name string) (bool, error) {
+	f, err := os.Open(name)
+	if errors.Is(err, fs.ErrNotExist) {
+		return false, nil
+	}
+	if err != nil {
+		return false, err
+	}
+	l := unix.Flock_t{Type: unix.F_WRLCK, Whence: io.SeekStart, Start: 0, Len: 1}
+	if err := unix.FcntlFlock(f.Fd(), unix.F_OFD_GETLK, &l); err != nil {
+		return false, errors.Join(fmt.Errorf("ask for the lock of %s: %w", name, err), f.Close())
+	}
+	return l.Type != unix.F_UNLCK, f.Close()
+}
+
 func (osFS) Usage(dir string) (total, free uint64, err error) {
 	var s unix.Statfs_t
 	if err := unix.Statfs(dir, &s); err != nil {

@@ -27,6 +27,8 @@ type FS interface {
 	// Lock takes an exclusive lock on the first byte of a file, creating it; it fails at once when another process
 	// (a Java broker among them) or another part of this one holds it.
 	Lock(name string) (io.Closer, error)
+	// Locked reports whether somebody holds that lock. It changes nothing; a file that isn't there is not locked.
+	Locked(name string) (bool, error)
 	// Usage returns the size and the free space of the file system that holds dir, in bytes.
 	Usage(dir string) (total, free uint64, err error)
 }
