@@ -126,13 +126,21 @@ func run(ctx context.Context, c config, rows, systems []string) error {
 	if _, err := os.Stat(c.nats); err != nil && slices.Contains(systems, "nats") {
 		return fmt.Errorf("no NATS server: %w: run make compare, which builds it, or give -systems apogee,java", err)
 	}
+	fine := false
 	if c.dir == "" {
 		dir, err := os.MkdirTemp("", "compare")
 		if err != nil {
 			return err
 		}
-		defer os.RemoveAll(dir)
 		c.dir = dir
+		defer func() {
+			for _, system := range systems {
+				_ = os.RemoveAll(filepath.Join(dir, system))
+			}
+			if fine { // else a server's log, which an error names, is in it
+				_ = os.RemoveAll(dir)
+			}
+		}()
 	}
 	if c.dir, err = filepath.Abs(c.dir); err != nil {
 		return err
@@ -154,6 +162,7 @@ func run(ctx context.Context, c config, rows, systems []string) error {
 			return err
 		}
 	}
+	fine = true
 	fmt.Fprintf(os.Stderr, "== done in %v\n", time.Since(began).Round(time.Second))
 	return writePage(c.out, b.res)
 }

@@ -6,6 +6,7 @@ import (
 	"flag"
 	"fmt"
 	"os"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -26,15 +27,25 @@ func (b *bench) nats(ctx context.Context, s *server, row string, conns, outstand
 	}
 	warm := 2 * time.Second
 	args := []string{"natsload", "-addr", s.addr, "-conns", fmt.Sprint(conns), "-outstanding", fmt.Sprint(outstanding), "-size", "1024", "-warmup", warm.String(), "-duration", b.c.seconds.String()}
-	out, command, err := b.runClient(ctx, self, append(args, "-pid", fmt.Sprint(s.pid()))...)
+	out, command, err := b.runClient(ctx, self, append(slices.Clone(args), "-pid", fmt.Sprint(s.pid()))...)
 	if err != nil {
 		return err
 	}
+	b.res.Commands[row+" (JetStream)"] = command
 	x := sample{}
 	if err := json.Unmarshal(out, &x); err != nil {
 		return fmt.Errorf("%s: %w", command, err)
 	}
-	b.keep(row, "nats", command, x)
+	// The same in whole batches, for those who know the figures of NATS's own tool.
+	if out, command, err = b.runClient(ctx, self, append(args, "-whole")...); err != nil {
+		return err
+	}
+	batches := sample{}
+	if err := json.Unmarshal(out, &batches); err != nil {
+		return fmt.Errorf("%s: %w", command, err)
+	}
+	x["whole_per_second"] = batches["per_second"]
+	b.keep(row, "nats", "", x)
 	return nil
 }
 
@@ -48,6 +59,7 @@ func natsLoad(args []string) error {
 	warm := f.Duration("warmup", time.Second, "time before it is measured")
 	duration := f.Duration("duration", 3*time.Second, "measured time")
 	pid := f.Int("pid", 0, "server process")
+	whole := f.Bool("whole", false, "wait for all that are on their way before the next are sent, as `nats bench js pub` does")
 	if err := f.Parse(args); err != nil {
 		return err
 	}
@@ -72,7 +84,7 @@ func natsLoad(args []string) error {
 			return err
 		}
 		wg.Go(func() {
-			h, err := publish(ctx, js, *outstanding, make([]byte, *size), &phase)
+			h, err := publish(ctx, js, *outstanding, *whole, make([]byte, *size), &phase)
 			mu.Lock()
 			defer mu.Unlock()
 			total.Merge(h)
@@ -107,7 +119,7 @@ func natsLoad(args []string) error {
 
 // publish keeps publishes on their way until the run is over. Acknowledgements of one connection come in order, so
 // the oldest is waited for.
-func publish(ctx context.Context, js jetstream.JetStream, outstanding int, body []byte, phase *atomic.Int32) (*hdrhistogram.Histogram, error) {
+func publish(ctx context.Context, js jetstream.JetStream, outstanding int, whole bool, body []byte, phase *atomic.Int32) (*hdrhistogram.Histogram, error) {
 	h := hdrhistogram.New(1, 60_000_000, 3)
 	type sent struct {
 		ack  jetstream.PubAckFuture
@@ -115,7 +127,7 @@ func publish(ctx context.Context, js jetstream.JetStream, outstanding int, body 
 	}
 	var ring []sent
 	for {
-		for len(ring) < outstanding && phase.Load() != 2 {
+		for refill := !whole || len(ring) == 0; refill && len(ring) < outstanding && phase.Load() != 2; {
 			ack, err := js.PublishAsync(natsStream, body)
 			if err != nil {
 				return h, err

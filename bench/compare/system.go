@@ -31,11 +31,12 @@ type server struct {
 
 func (s *server) pid() int { return s.cmd.Process.Pid }
 
-// Ports of the servers: fixed, so that a start can be timed by who answers there.
+// Ports of the servers: fixed, so that a start can be timed by who answers there, and below those that the kernel gives
+// to outgoing connections.
 const (
 	namesPort  = 29876
 	brokerPort = 30911
-	natsPort   = 34222
+	natsPort   = 24222
 )
 
 // startWithin bounds a start, a JVM's with a big store included.
@@ -70,7 +71,7 @@ func (b *bench) begin(system, dir string, settings ...string) (*server, error) {
 			return nil, err
 		}
 		s.aside = append(s.aside, names)
-		if err := await(s.names, startWithin); err != nil {
+		if err := await(s.names, names); err != nil {
 			return nil, errors.Join(fmt.Errorf("Java name server: %w", err), s.stop())
 		}
 		s.cmd = command(b.c.javaPeer, append([]string{"broker", dir, fmt.Sprint(brokerPort), s.names}, settings...)...)
@@ -94,7 +95,7 @@ func (b *bench) serve(ctx context.Context, system, dir string, settings ...strin
 	if err != nil {
 		return nil, err
 	}
-	if err := await(s.addr, startWithin); err != nil {
+	if err := await(s.addr, s.cmd); err != nil {
 		return nil, errors.Join(fmt.Errorf("%s: %w; its log is %s", system, err, s.log.Name()), s.stop())
 	}
 	if system != "nats" {
@@ -113,16 +114,19 @@ func (b *bench) serve(ctx context.Context, system, dir string, settings ...strin
 	return s, nil
 }
 
-// await waits until somebody listens.
-func await(addr string, within time.Duration) error {
-	deadline := time.Now().Add(within)
+// await waits until somebody listens, or the process that should has ended.
+func await(addr string, by *exec.Cmd) error {
+	deadline := time.Now().Add(startWithin)
 	for {
 		c, err := net.DialTimeout("tcp", addr, time.Second)
 		if err == nil {
 			return c.Close()
 		}
+		if stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", by.Process.Pid)); err != nil || bytes.Contains(stat, []byte(") Z ")) {
+			return errors.New("it ended at once")
+		}
 		if time.Now().After(deadline) {
-			return fmt.Errorf("nobody listens on %s after %v", addr, within)
+			return fmt.Errorf("nobody listens on %s after %v", addr, startWithin)
 		}
 		time.Sleep(20 * time.Millisecond)
 	}
