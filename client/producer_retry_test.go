@@ -83,7 +83,7 @@ func TestADeadBrokerLeavesTimeForAnother(t *testing.T) {
 		f.brokers[0].do(func(int, fakeRequest) *remoting.Response { return nil }) // takes everything, answers nothing
 		p := newProducer(t, newClient(t, f.names))
 		for range 3 { // of two queues each: one of three in a row is the dead broker's
-			ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
+			ctx, cancel := context.WithTimeout(context.Background(), 6*time.Second)
 			res, err := send(ctx, p, msg(""))
 			cancel()
 			if err != nil || res.Broker != "b" {
@@ -265,7 +265,7 @@ func TestSendAsyncWaitsForRoom(t *testing.T) {
 	m := msg("")
 	m.Body = []byte("12345678")
 	p.SendAsync(short(t), m, back)
-	ctx, cancel := context.WithTimeout(context.Background(), 50*time.Millisecond)
+	ctx, cancel := context.WithTimeout(context.Background(), 500*time.Millisecond)
 	defer cancel()
 	m = msg("")
 	m.Body = []byte("1234")
