@@ -221,8 +221,10 @@ func writePage(path string, r *results) error {
 	for _, t := range order {
 		p("**%s**\n", strings.Join(seen[t], ", "))
 		for _, f := range [][2]string{{"date", t.Date}, {"processor", t.CPU}, {"memory", t.Memory}, {"kernel", t.Kernel}, {"disk of the stores", t.Disk}, {"bare flushes", r.Taken[seen[t][0]].Fdatasync},
-			{"Apogee", "commit " + t.Commit + ", " + t.Go + ", default settings but for flushDiskType"}, {"Java", t.Java + ": " + t.JavaSettings}, {"NATS", t.NATS}, {"load generator", t.Client}} {
-			p("- %s: %s", f[0], f[1])
+			{"Apogee", "commit " + t.Commit + ", " + t.Go + ", default settings but for flushDiskType"}, {"Java", t.Java + ": " + t.JavaSettings}, {"NATS", t.NATS}, {"load generator", t.Client}, {"load average before", t.Load}} {
+			if f[1] != "" {
+				p("- %s: %s", f[0], f[1])
+			}
 		}
 		p("")
 	}

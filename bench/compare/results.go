@@ -26,6 +26,7 @@ type results struct {
 type taken struct {
 	Date, CPU, Memory, Kernel, Disk, Fdatasync   string
 	Commit, Go, Java, NATS, Client, JavaSettings string
+	Load                                         string // load average before
 }
 
 func loadResults(path string) (*results, error) {

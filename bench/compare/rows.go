@@ -322,7 +322,7 @@ func (b *bench) manyTopics(ctx context.Context, s *server, n, queues int, empty 
 	x["per_second_first"] = first["per_second"]
 	// Both write their queues' files in the background after a while: idle begins when that is done. How long it takes is
 	// mostly the file system's: ext4 searches long for inodes when many were deleted lately, as by the turn before.
-	const watch = 10 * time.Second
+	const watch = 20 * time.Second // Apogee gives memory back after 15 s without work
 	if err := pause(ctx, 15*time.Second); err != nil {
 		return nil, "", err
 	}

@@ -236,6 +236,9 @@ func (b *bench) describe(ctx context.Context) error {
 	if unix.Sysinfo(&info) == nil {
 		t.Memory = fmt.Sprintf("%d GiB", (info.Totalram*uint64(info.Unit)+1<<29)>>30)
 	}
+	if raw, err := os.ReadFile("/proc/loadavg"); err == nil {
+		t.Load, _, _ = strings.Cut(string(raw), " ")
+	}
 	var err error
 	t.Disk = b.disk()
 	t.Fdatasync, err = fdatasyncs(b.c.dir)

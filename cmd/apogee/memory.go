@@ -15,6 +15,8 @@ import (
 const (
 	gcRoom   = 16 << 20 // bytes
 	gcEvery  = 5 * time.Second
+	gcQuiet  = 3 // ticks with few allocations after which the heap's free pages are given back, once
+	gcFew    = 1 << 20
 	gcAtMost = 400 // percent: how a heap of 4 MiB is treated, which the runtime takes as the least
 )
 
@@ -31,7 +33,8 @@ func paceCollector(ctx context.Context) {
 	}
 	debug.SetGCPercent(gcAtMost)
 	now := gcAtMost
-	sample := []metrics.Sample{{Name: "/gc/heap/live:bytes"}}
+	sample := []metrics.Sample{{Name: "/gc/heap/live:bytes"}, {Name: "/gc/heap/allocs:bytes"}}
+	allocated, quiet := uint64(0), 0
 	t := time.NewTicker(gcEvery)
 	defer t.Stop()
 	for {
@@ -41,6 +44,15 @@ func paceCollector(ctx context.Context) {
 			return
 		}
 		metrics.Read(sample)
+		if a := sample[1].Value; a.Kind() == metrics.KindUint64 {
+			if quiet++; a.Uint64()-allocated > gcFew {
+				quiet = 0
+			}
+			allocated = a.Uint64()
+		}
+		if quiet == gcQuiet { // what a busy time left is garbage that nobody would collect for minutes
+			debug.FreeOSMemory()
+		}
 		if sample[0].Value.Kind() != metrics.KindUint64 || sample[0].Value.Uint64() == 0 {
 			continue // nothing was collected yet
 		}
