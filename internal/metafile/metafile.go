@@ -12,14 +12,14 @@ import (
 	"github.com/apogeemq/apogee/internal/vfs"
 )
 
-// Save replaces the file: new contents are written beside it and flushed, the present file becomes NAME.bak, the
+// Save replaces the file: new contents, sealed, are written beside it and flushed, the present file becomes NAME.bak, the
 // new one takes its name, and the folder is flushed. After a crash in the middle Load finds the one or the other.
 // Saves of one file must not overlap.
 //
 // Java renames the present file first and writes the new one in its place; a crash there leaves half a file beside
 // NAME.bak. Either side reads what the other left.
 func Save(fsys vfs.FS, name string, data []byte) error {
-	if err := save(fsys, name, data); err != nil {
+	if err := save(fsys, name, Seal(data)); err != nil {
 		return fmt.Errorf("save %s: %w", name, err)
 	}
 	return nil
@@ -47,8 +47,9 @@ func save(fsys vfs.FS, name string, data []byte) error {
 }
 
 // Load reads the newest sound generation: the file, else NAME.bak. decode must return an error for contents that
-// are damaged, and leave nothing behind then. found is false when there is no sound one; notes says in one line
-// each what was passed over. err is an error of the file system itself.
+// are damaged, and leave nothing behind then; it isn't shown what fails its checksum. found is false when there is no sound
+// one; notes says, in one line a file, what was passed over and what was taken instead. err is an error of the file system
+// itself.
 //
 // A damaged generation is moved out of the way, to NAME.damaged: were it left, the next Save would put it in the place
 // of the sound one. (Java deletes it.)
@@ -65,30 +66,33 @@ func Load(fsys vfs.FS, name string, decode func([]byte) error) (found bool, note
 			return false, notes, fmt.Errorf("load %s: %w", n, err)
 		}
 		if err = errEmpty; len(data) > 0 {
-			err = decode(data)
+			if data, err = Unseal(data); err == nil {
+				err = decode(data)
+			}
 		}
 		if err != nil {
 			damaged = append(damaged, n)
-			notes = append(notes, fmt.Sprintf("%s is damaged, passed over: %v", n, err))
+			notes = append(notes, fmt.Sprintf("%s is damaged (%v) and was moved to %s.damaged", n, err, n))
 			continue
 		}
-		found = true
+		if found = true; n != name && missing {
+			notes = append(notes, fmt.Sprintf("%s is missing", name))
+		}
 		if n != name {
-			if missing {
-				notes = append(notes, name+" is missing")
-			}
-			notes = append(notes, n+" was taken instead")
+			notes[len(notes)-1] += fmt.Sprintf("; the older %s was taken instead", path.Base(n))
 		}
 		break
 	}
 	if len(damaged) == 0 {
 		return found, notes, nil
 	}
+	if !found {
+		notes[len(notes)-1] += "; there is no sound older one"
+	}
 	for _, n := range damaged {
 		if err := fsys.Rename(n, n+".damaged"); err != nil {
 			return found, notes, fmt.Errorf("move %s, which is damaged, out of the way: %w", n, err)
 		}
-		notes = append(notes, fmt.Sprintf("%s was moved to %s.damaged", n, n))
 	}
 	if err := fsys.SyncDir(path.Dir(name)); err != nil {
 		return found, notes, fmt.Errorf("move damaged files out of the way: %w", err)

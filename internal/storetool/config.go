@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"github.com/apogeemq/apogee/internal/fastjson"
+	"github.com/apogeemq/apogee/internal/metafile"
 )
 
 // configs is what the JSON files of config/ say.
@@ -57,7 +58,9 @@ func (d *Folder) readConfigs() (*configs, error) {
 			}
 			err = errors.New("it is empty")
 			if len(b) > 0 {
-				err = decode(b)
+				if b, err = metafile.Unseal(b); err == nil {
+					err = decode(b)
+				}
 			}
 			if err == nil {
 				if i == 1 && missing {

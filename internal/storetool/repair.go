@@ -511,7 +511,10 @@ func (r *repair) setOffsets(fixes []offsetFix) error {
 				return err
 			}
 		}
-		if b, err = withOffsets(b, list); err != nil {
+		if b, err = metafile.Unseal(b); err == nil {
+			b, err = withOffsets(b, list)
+		}
+		if err != nil {
 			return fmt.Errorf("%s: %w", file, err)
 		}
 		if err := metafile.Save(r.d.fs, file, b); err != nil {
