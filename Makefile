@@ -3,7 +3,7 @@ SHELL := /bin/bash
 GO    ?= go
 BIN   := bin/apogee
 
-.PHONY: all build test unit interop mixed client-java weight compare client-figures lint fuzz bench clean
+.PHONY: all build test unit interop mixed client-java crash weight compare client-figures lint fuzz bench clean
 
 all: build
 
@@ -26,6 +26,10 @@ interop:
 # Mixed clusters with the released Java servers; see scripts/mixed for JAVA_PEER.
 mixed: build
 	scripts/mixed
+
+# kill -9 at random moments under load, 200 times and more, in about ten minutes; CRASH takes flags: -rounds 20.
+crash: build
+	$(GO) run ./bench/crash -bin $(BIN) $(CRASH)
 
 # Start-up time, memory and idle CPU of the server.
 weight: build
