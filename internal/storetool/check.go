@@ -302,6 +302,11 @@ func (c *checker) tail(end, behind int64) {
 
 // checkUnits goes over the units that no record matched, and tells of records that no unit leads to.
 func (c *checker) checkUnits() error {
+	if c.d.Running {
+		if err := c.d.readDeleted(); err != nil {
+			return err
+		}
+	}
 	for _, key := range c.sortedQueues() {
 		q := c.queues[key]
 		if q.q != nil {
@@ -428,6 +433,12 @@ func (c *checker) orphansOf(key queueKey, q *queueCheck) {
 		return
 	}
 	dir := path.Join("consumequeue", key.topic, fmt.Sprint(key.id))
+	if c.d.Running {
+		// The topic may have been deleted since the folder was listed.
+		if _, err := c.d.fs.Stat(c.d.path(dir)); err != nil || o.lastPhys < c.d.deleted[key.topic] {
+			return
+		}
+	}
 	if q.q == nil {
 		c.r.missing[key] = true
 	} else {

@@ -170,13 +170,15 @@ func (d *Folder) readSmall() error {
 			d.ownBad = true
 		}
 	}
-	if b, err = d.read(d.path(store.DeletedName)); err != nil {
-		return err
-	}
-	if b != nil {
+	return d.readDeleted()
+}
+
+func (d *Folder) readDeleted() error {
+	b, err := d.read(d.path(store.DeletedName))
+	if err == nil && b != nil {
 		d.deleted, _ = store.DecodeDeleted(b)
 	}
-	return nil
+	return err
 }
 
 // numbered lists a folder's files that are named for an offset.
