@@ -302,6 +302,7 @@ func (c *checker) tail(end, behind int64) {
 
 // checkUnits goes over the units that no record matched, and tells of records that no unit leads to.
 func (c *checker) checkUnits() error {
+	before := c.d.deleted
 	if c.d.Running {
 		if err := c.d.readDeleted(); err != nil {
 			return err
@@ -309,6 +310,9 @@ func (c *checker) checkUnits() error {
 	}
 	for _, key := range c.sortedQueues() {
 		q := c.queues[key]
+		if c.d.deleted[key.topic] != before[key.topic] {
+			continue // deleted, and maybe made again, since its files were listed
+		}
 		if q.q != nil {
 			if err := c.unitsOf(q); err != nil {
 				return err

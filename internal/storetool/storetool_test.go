@@ -534,6 +534,7 @@ func TestWhileABrokerRuns(t *testing.T) {
 			}
 		})
 	}
+	testkit.Eventually(t, 30*time.Second, "there is something to check", func() bool { return s.Counters().Records.Load() > 500 })
 	ran := 0
 	for range 12 {
 		d, err := Open(Options{Dir: dir, SegmentSize: o.SegmentSize, QueueSize: o.QueueSize, IndexSlots: o.IndexSlots, IndexSize: o.IndexSize})
