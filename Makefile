@@ -3,7 +3,7 @@ SHELL := /bin/bash
 GO    ?= go
 BIN   := bin/apogee
 
-.PHONY: all build test unit interop mixed client-java crash weight compare client-figures lint fuzz bench clean
+.PHONY: all build test unit interop mixed client-java crash recovery java-store weight compare client-figures lint fuzz bench clean
 
 all: build
 
@@ -30,6 +30,10 @@ mixed: build
 # kill -9 at random moments under load, 200 times and more, in about ten minutes; CRASH takes flags: -rounds 20.
 crash: build
 	$(GO) run ./bench/crash -bin $(BIN) $(CRASH)
+
+# Moves a live store from a Java broker to Apogee and back, twice; see scripts/mixed for JAVA_PEER.
+java-store: build
+	$(GO) run ./bench/javastore -bin $(BIN)
 
 # Start-up time, memory and idle CPU of the server.
 weight: build
