@@ -94,6 +94,7 @@ type Broker struct {
 	delayed *delay.Scheduler
 	clients *clients
 	parked  *longpoll.Table
+	early   earlyPulls
 
 	uniqueIDs *message.UniqueIDs
 	sends     sendPool

@@ -160,6 +160,11 @@ func (b *Broker) heartbeat(c *remoting.Conn, req *remoting.Command) (*remoting.R
 	}
 	b.clients.mu.Unlock()
 	b.notify(notices)
+	for _, d := range hb.ConsumerDataSet {
+		for _, p := range b.early.take(d.GroupName) {
+			b.servePullOnce(p.c, p.req, true)
+		}
+	}
 	return &remoting.Response{Header: &protocol.HeartbeatResponse{SupportV2: true, SubscriptionChange: changed}}, nil
 }
 

@@ -46,6 +46,9 @@ func (b *Broker) refuseParked() {
 	for _, p := range b.parked.Drain() {
 		_ = p.(*pull).ticket.Reply(response(errStopping))
 	}
+	for _, p := range b.early.takeAll() {
+		_ = p.c.Reply(p.req, response(errStopping))
+	}
 }
 
 // servePull handles PULL_MESSAGE (11) and LITE_PULL_MESSAGE (361).
@@ -54,7 +57,17 @@ func (b *Broker) servePull(c *remoting.Conn, req *remoting.Command) {
 		_ = c.Reply(req, response(errStopping))
 		return
 	}
+	b.servePullOnce(c, req, false)
+}
+
+// servePullOnce is servePull; again says that the pull waited for its heartbeat already.
+func (b *Broker) servePullOnce(c *remoting.Conn, req *remoting.Command, again bool) {
 	p, hold, err := b.preparePull(c, req)
+	if err == errNotLatest && !again { //nolint:errorlint // the very value
+		if group, ok := req.Fields.Get("consumerGroup"); ok && b.early.hold(string(group), c, req) {
+			return
+		}
+	}
 	if err != nil {
 		b.counters.pullsRefused.Add(1)
 		_ = c.Reply(req, response(err))
@@ -147,7 +160,7 @@ func (b *Broker) pullFilter(h *protocol.PullMessageRequest, g subgroup.Config, f
 	case s == nil:
 		return nil, refuse(protocol.SubscriptionNotExist, "the consumer's subscription not exist")
 	case s.Data.SubVersion < h.SubVersion:
-		return nil, refuse(protocol.SubscriptionNotLatest, "the consumer's subscription not latest")
+		return nil, errNotLatest
 	}
 	return asFilter(s.Filter, s.FilterErr)
 }

@@ -39,3 +39,64 @@ func TestStopAnswersPulls(t *testing.T) {
 	}
 	asked.Wait()
 }
+
+// TestPullThatOvertakesItsHeartbeat: it waits for it, and is refused only when none comes.
+func TestPullThatOvertakesItsHeartbeat(t *testing.T) {
+	b, addr := start(t)
+	c := dial(t, addr, nil)
+	beat := func(version int64) {
+		t.Helper()
+		body, err := protocol.EncodeBody(protocol.HeartbeatData{ClientID: "c", ConsumerDataSet: []protocol.ConsumerData{{GroupName: "g", ConsumeType: "CONSUME_PASSIVELY",
+			MessageModel: "CLUSTERING", ConsumeFromWhere: "CONSUME_FROM_LAST_OFFSET", SubscriptionDataSet: []protocol.SubscriptionData{
+				{Topic: "TBW102", SubString: "*", ExpressionType: "TAG", SubVersion: version, TagsSet: []string{}, CodeSet: protocol.Codes{}}}}}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if a, err := c.Invoke(t.Context(), &remoting.Request{Code: protocol.HeartBeat, Body: body}); err != nil || a.Code != 0 {
+			t.Fatalf("heartbeat: %+v, %v", a, err)
+		}
+	}
+	pull := func(version int64) int32 {
+		a, err := c.Invoke(t.Context(), &remoting.Request{Code: protocol.PullMessage, Header: &protocol.PullMessageRequest{ConsumerGroup: []byte("g"), Topic: []byte("TBW102"),
+			MaxMsgNums: 32, SysFlag: protocol.PullSuspend, SuspendTimeoutMillis: 1, SubVersion: version}})
+		if err != nil {
+			t.Error(err)
+			return -1
+		}
+		return a.Code
+	}
+	waits := func() bool {
+		b.early.mu.Lock()
+		defer b.early.mu.Unlock()
+		return b.early.n == 1
+	}
+	beat(1)
+	if code := pull(1); code != int32(protocol.PullNotFound) {
+		t.Errorf("a pull as the heartbeat said: code %d", code)
+	}
+	answered := make(chan int32, 1)
+	go func() { answered <- pull(2) }()
+	testkit.Eventually(t, 10*time.Second, "the pull waits", waits)
+	beat(2)
+	if code := <-answered; code != int32(protocol.PullNotFound) {
+		t.Errorf("a pull that waited for its heartbeat: code %d", code)
+	}
+	go func() { answered <- pull(3) }()
+	testkit.Eventually(t, 10*time.Second, "the next pull waits", waits)
+	beat(2) // not the one it waits for
+	if code := <-answered; code != int32(protocol.SubscriptionNotLatest) {
+		t.Errorf("a pull whose heartbeat doesn't come: code %d", code)
+	}
+	if code := pull(4); code != int32(protocol.SubscriptionNotLatest) {
+		t.Errorf("a pull without any heartbeat: code %d", code)
+	}
+	b.early.mu.Lock()
+	left := b.early.n
+	b.early.mu.Unlock()
+	if left != 0 {
+		t.Errorf("%d pulls are left", left)
+	}
+	if err := b.Close(t.Context()); err != nil {
+		t.Error(err)
+	}
+}
