@@ -183,7 +183,8 @@ func (b *Broker) topicsChanged(changed []topic.Config, version protocol.DataVers
 		if f.names.Local() {
 			reg := r.registration()
 			reg.Topics = protocol.TopicConfigWrapper{DataVersion: version, TopicConfigTable: table}
-			if _, err := f.names.Register(b.ctx, reg); err != nil {
+			// While it stops, the broker has taken itself off the table, and a lone topic is no first report.
+			if _, err := f.names.Register(b.ctx, reg); err != nil && !b.closed.Load() {
 				b.log.Error("the name server refused changed topics", "error", err)
 			}
 			continue
