@@ -31,6 +31,11 @@ mixed: build
 crash: build
 	$(GO) run ./bench/crash -bin $(BIN) $(CRASH)
 
+# How soon a broker serves with a log of 10 GB and 1,000 topics, after kill -9 and a clean stop, and what 100 GB cost on top;
+# with JAVA_PEER (see scripts/mixed) the Java broker on the same folder. RECOVERY takes flags: -gb 1.
+recovery: build
+	$(GO) run ./bench/recovery -bin $(BIN) $(RECOVERY)
+
 # Moves a live store from a Java broker to Apogee and back, twice; see scripts/mixed for JAVA_PEER.
 java-store: build
 	$(GO) run ./bench/javastore -bin $(BIN)

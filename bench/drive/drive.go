@@ -9,9 +9,12 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"strconv"
+	"strings"
 	"sync"
 	"syscall"
 	"time"
@@ -298,4 +301,18 @@ func CheckStore(bin, dir string) (string, error) {
 		return string(out), fmt.Errorf("apogee store check %s: %w\n%s", dir, err, out)
 	}
 	return string(out), nil
+}
+
+// BytesRead is how many bytes the process read with system calls so far, from the disk or from the page cache.
+func (p *Process) BytesRead() (int64, error) {
+	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/io", p.cmd.Process.Pid))
+	if err != nil {
+		return 0, err
+	}
+	for _, line := range strings.Split(string(b), "\n") {
+		if v, ok := strings.CutPrefix(line, "rchar: "); ok {
+			return strconv.ParseInt(v, 10, 64)
+		}
+	}
+	return 0, errors.New("the system doesn't count what a process reads")
 }

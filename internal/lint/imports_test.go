@@ -42,7 +42,7 @@ var layers = []layer{
 	{"client", []string{"client", "internal/protocol", "internal/remoting", "internal/message", "internal/filter", "internal/rebalance", "internal/run", "internal/fastjson"}, "the client imports no server and no store"},
 	{"apogeetest", []string{"internal/server", "internal/config"}, "apogeetest starts internal/server and nothing else"},
 	{"interop", []string{"client"}, "an interop member is a user of the client like any other"},
-	{"bench", []string{"bench/drive", "internal/fastjson", "internal/remoting", "internal/protocol", "internal/message", "internal/load", "client"}, "a benchmark drives the server from outside"},
+	{"bench", []string{"bench/drive", "internal/store", "internal/vfs", "internal/fastjson", "internal/remoting", "internal/protocol", "internal/message", "internal/load", "client"}, "a benchmark drives the server from outside"},
 	{"cmd", []string{"internal/server", "internal/config", "internal/run", "internal/store", "internal/storetool", "internal/remoting", "internal/protocol", "internal/load", "client"}, "a command is a thin skin: what it needs belongs behind internal/server or client"},
 }
 

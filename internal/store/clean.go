@@ -8,7 +8,7 @@ import (
 
 // checkpointBytes is how much of the log may be dispatched behind the checkpoint before the next one is written ahead
 // of time: an opening after a crash reads no more than that.
-const checkpointBytes = 64 << 20
+const checkpointBytes = 32 << 20
 
 // look is how often the background looks whether there is something to do.
 const look = time.Second

@@ -66,7 +66,7 @@ type Options struct {
 	MaxOpenQueueFiles int   // default 512
 
 	// CheckpointInterval is how often consume queues, index and checkpoint are written while messages arrive; an
-	// opening after a crash reads what arrived since. Default 10 s, and after 64 MiB at the latest.
+	// opening after a crash reads what arrived since. Default 10 s, and after 32 MiB at the latest.
 	CheckpointInterval time.Duration
 
 	// Rebuild, for repairs: the queues it accepts, and with RebuildIndex the index, are made anew from the whole log
