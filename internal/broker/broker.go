@@ -77,6 +77,8 @@ type CleanOptions struct {
 	CleanRatio int           // diskMaxUsedSpaceRatio
 	ForceRatio int           // diskSpaceCleanForciblyRatio
 	Force      bool          // cleanFileForciblyEnable
+	// RefuseRatio is diskSpaceWarningLevelRatio: above it sends are refused. 0: never.
+	RefuseRatio int
 }
 
 // Broker is one broker. It serves requests from NewBroker on; Serve is safe for concurrent use.
@@ -101,6 +103,7 @@ type Broker struct {
 	results   resultPool
 	counters  counters
 	stats     *stats
+	unread    unread
 
 	main, fast *remoting.Server
 	netStats   remoting.Stats
@@ -135,6 +138,7 @@ func Open(o Options) (*Broker, error) {
 	b.ctx, b.cancel = context.WithCancel(context.Background())
 	b.relays = run.NewGroup(b.ctx)
 	o.Store.Listener = b
+	o.Store.Dropped = b.Dropped
 	o.Store.DelayLevels = o.Levels
 	o.Store.Logger = o.Logger
 	s, err := store.Open(o.Store)
@@ -354,6 +358,8 @@ func handlerOf(code protocol.RequestCode) handler {
 		return (*Broker).brokerStats
 	case protocol.CleanExpiredConsumeQueue, protocol.DeleteExpiredCommitLog:
 		return (*Broker).cleanNow
+	case protocol.CleanUnusedTopic:
+		return (*Broker).cleanUnusedTopics
 	case protocol.EndTransaction, protocol.RecallMessage:
 		return (*Broker).notServed
 	}

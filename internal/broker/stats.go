@@ -299,8 +299,10 @@ func (b *Broker) clean(now bool) (int, error) {
 	if total > 0 {
 		used = int((100*(total-free) + total - 1) / total) // rounded up, as Java's
 	}
+	defer b.logUnread()
 	return b.store.Clean(store.CleanPolicy{Keep: b.o.Clean.Keep, Hour: now || isHour(b.o.Clean.When, at.Hour()), UsedRatio: used,
-		CleanRatio: b.o.Clean.CleanRatio, ForceRatio: b.o.Clean.ForceRatio, ForceClean: b.o.Clean.Force, MaxFiles: 10}, at)
+		CleanRatio: b.o.Clean.CleanRatio, ForceRatio: b.o.Clean.ForceRatio, ForceClean: b.o.Clean.Force, MaxFiles: 10,
+		RefuseRatio: b.o.Clean.RefuseRatio}, at)
 }
 
 // isHour reports whether an hour is in deleteWhen, "04" or "04;16".
@@ -333,7 +335,7 @@ func (b *Broker) Figures() []Figure {
 	puts, gets := b.stats.putTotal, b.stats.getTotal
 	b.stats.mu.Unlock()
 	c := b.store.Counters()
-	return []Figure{
+	return append(b.unread.figures(), []Figure{
 		{Name: "apogee_messages_in_total", Help: "messages stored for producers", Value: float64(puts), Counter: true},
 		{Name: "apogee_messages_out_total", Help: "messages handed to consumers", Value: float64(gets), Counter: true},
 		{Name: "apogee_store_bytes_total", Help: "bytes of records stored", Value: float64(c.Bytes.Load()), Counter: true},
@@ -348,5 +350,5 @@ func (b *Broker) Figures() []Figure {
 		{Name: "apogee_parked_pulls", Help: "pulls that wait for a message", Value: float64(b.parked.Len())},
 		{Name: "apogee_consumer_groups", Help: "consumer groups with members", Value: float64(groups)},
 		{Name: "apogee_consumers", Help: "members of consumer groups", Value: float64(members)},
-	}
+	}...)
 }

@@ -146,6 +146,7 @@ func Settings() []Setting {
 		num("cleanResourceInterval", 10_000, 1000, 600_000, "ms between looks at the disk"),
 		num("diskMaxUsedSpaceRatio", 75, 10, 95, "percent of the disk in use above which expired files go at any hour").clamped(),
 		num("diskSpaceCleanForciblyRatio", 85, 30, 99, "percent above which the oldest files go whatever their age"),
+		num("diskSpaceWarningLevelRatio", 90, 35, 99, "percent above which sends are refused, until use is down to diskSpaceCleanForciblyRatio"),
 		flag("cleanFileForciblyEnable", true, "let the oldest files go when the disk is that full"),
 		num("serverChannelMaxIdleTimeSeconds", 120, 1, 3600, "s after which an idle connection is closed"),
 		ours(num("maxConnections", 100_000, 1, 1_000_000, "connections of one listener")),

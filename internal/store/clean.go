@@ -129,6 +129,11 @@ func (s *Store) Clean(p CleanPolicy, now time.Time) (int, error) {
 	if n == 0 {
 		return 0, err
 	}
+	if s.o.Dropped != nil {
+		if err := s.loadAllQueues(); err != nil { // so that their present beginnings are known
+			return 0, fmt.Errorf("clean: %w", err)
+		}
+	}
 	for i := range n {
 		// One by one and oldest first, each durably, so that no crash leaves a gap.
 		if err := s.removeSegment(0); err != nil {
@@ -207,8 +212,12 @@ func (s *Store) cleanQueueLocked(q *queue, minPhysical int64) error {
 		return err
 	}
 	q.mu.Lock()
+	was := q.min
 	q.min = max(q.min, lo)
 	q.mu.Unlock()
+	if s.o.Dropped != nil && lo > was {
+		s.o.Dropped(q.topic, q.id, was, lo)
+	}
 	for i, start := range files {
 		if i == len(files)-1 || (start+s.o.QueueSize)/queueUnit > lo {
 			break

@@ -75,6 +75,9 @@ type Options struct {
 	RebuildIndex bool
 
 	Listener Listener // may be nil
+	// Dropped, when there is one, is told what cleaning deleted of a queue: offsets from one up to another. It must not
+	// call the store.
+	Dropped func(topic string, queueID int32, from, to int64)
 }
 
 // Listener is told of messages that became readable, in order of the log, on the committer's goroutine. It must
