@@ -106,3 +106,37 @@ func TestCleaningWaitsForTheCheckpoint(t *testing.T) {
 		}
 	}
 }
+
+// TestGapBehindABlankBeginning: a queue that begins inside its file, and in which messages are missing later, begins where it
+// did when it is opened again.
+func TestGapBehindABlankBeginning(t *testing.T) {
+	m := vfs.NewMem()
+	s := mustOpen(t, smallOptions(m))
+	for i := range 20 {
+		put(t, s, "T", 0, fmt.Sprint(i))
+	}
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	blank := blankUnits(1)
+	for _, offset := range []int64{0, 1, 9, 10, 17} {
+		overwriteFile(t, m, fmt.Sprintf("/store/consumequeue/T/0/%020d", offset/8*160), offset%8*queueUnit, blank)
+	}
+	s = mustOpen(t, smallOptions(m))
+	defer mustClose(t, s)
+	if lo, hi := s.bounds("T", 0); lo != 2 || hi != 20 {
+		t.Errorf("the queue has offsets %d to %d, want 2 to 20", lo, hi)
+	}
+	got := 0
+	var r GetResult
+	for at := int64(2); at < 20; at = r.NextOffset {
+		s.Get("T", 0, at, 32, 1<<20, nil, &r)
+		if got += r.Count; r.NextOffset <= at {
+			t.Fatalf("reading stops at %d: %v", at, r.Status)
+		}
+		r.Release()
+	}
+	if got != 15 {
+		t.Errorf("%d messages, want 15", got)
+	}
+}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"math"
 	"os"
 	"path"
 	"slices"
@@ -359,16 +360,47 @@ func (s *Store) firstUnit(q *queue, lo, hi, physical int64) (int64, error) {
 	}
 	var err error
 	n := sort.Search(int(hi-lo), func(k int) bool {
-		u, e := s.readUnit(q, lo+int64(k))
+		_, u, e := s.nextMessage(q, lo+int64(k), hi)
 		if errors.Is(e, errNoUnits) {
 			return false // its file is gone: the queue begins behind it
 		}
 		if e != nil && err == nil {
 			err = e
 		}
-		return e == nil && u.size != preBlankSize && u.physical >= physical
+		return e == nil && u.physical >= physical
 	})
-	return lo + int64(n), err
+	if err != nil {
+		return lo + int64(n), err
+	}
+	at, _, err := s.nextMessage(q, lo+int64(n), hi)
+	return at, err
+}
+
+// nextMessage returns the first unit in [at, hi) that doesn't stand for no message: such units may lie before a queue's
+// beginning, and where messages are missing. Without one it returns hi and a unit behind everything.
+func (s *Store) nextMessage(q *queue, at, hi int64) (offset int64, u unit, err error) {
+	step := 1 // mostly it is the first
+	var buf []byte
+	for at < hi {
+		if len(buf) < step*queueUnit {
+			buf = make([]byte, step*queueUnit)
+		}
+		n, err := s.readUnits(q, at, buf[:min(int64(step), hi-at)*queueUnit])
+		if err != nil {
+			return at, unit{}, err
+		}
+		if n == 0 {
+			return at, unit{}, fmt.Errorf("read unit %d", at)
+		}
+		for i := range n {
+			if u := decodeUnit(buf[i*queueUnit:]); u.size != preBlankSize {
+				return at + int64(i), u, nil
+			}
+		}
+		at += int64(n)
+		step = min(step*8, 4096)
+	}
+	return hi, unit{physical: math.MaxInt64}, nil
 }
 
 // hasFile reports whether the file is there that would hold a unit. The caller loads the queue.
@@ -532,11 +564,7 @@ func (s *Store) makeQueueFile(q *queue, start, at int64) error {
 		return err
 	}
 	if err = f.Truncate(s.o.QueueSize); err == nil && at > start {
-		var blank []byte
-		for range (at - start) / queueUnit {
-			blank = appendUnit(blank, unit{size: preBlankSize})
-		}
-		_, err = f.WriteAt(blank, 0)
+		_, err = f.WriteAt(blankUnits(int((at-start)/queueUnit)), 0)
 	}
 	if err := errors.Join(err, f.Close()); err != nil {
 		return err
@@ -643,13 +671,56 @@ func (s *Store) cutQueue(q *queue, offset int64) error {
 	return nil
 }
 
-// restartQueue lets a queue begin at an offset. Only opening calls it.
+// restartQueue lets a queue begin at an offset: what is in its files before that stands for no message. Only opening
+// calls it.
 func (s *Store) restartQueue(q *queue, offset int64) error {
-	err := s.cutQueue(q, offset)
+	if err := s.cutQueue(q, offset); err != nil {
+		return err
+	}
+	if err := s.blankBefore(q, offset); err != nil {
+		return err
+	}
 	q.mu.Lock()
 	q.min = offset
 	q.mu.Unlock()
-	return err
+	return nil
+}
+
+// blankBefore removes the files that end before an offset, and overwrites the units before it in the file that would hold
+// it.
+func (s *Store) blankBefore(q *queue, offset int64) error {
+	at := offset * queueUnit
+	for _, start := range slices.Clone(q.files) {
+		if start+s.o.QueueSize <= at {
+			if err := s.removeQueueFile(q, start); err != nil {
+				return err
+			}
+			continue
+		}
+		if start >= at {
+			break
+		}
+		f, err := s.files.get(s, q, start)
+		if err != nil {
+			return err
+		}
+		_, err = f.f.WriteAt(blankUnits(int((at-start)/queueUnit)), 0)
+		f.done()
+		if err != nil {
+			return err
+		}
+		s.unsynced[queueFileKey{q, start}] = true
+	}
+	return nil
+}
+
+// blankUnits are n units that stand for no message.
+func blankUnits(n int) []byte {
+	b := make([]byte, 0, n*queueUnit)
+	for range n {
+		b = appendUnit(b, unit{size: preBlankSize})
+	}
+	return b
 }
 
 // fillQueue puts units that stand for no message up to an offset, so that what lies before a gap stays readable. A

@@ -251,7 +251,7 @@ func (s *Store) recordOf(q *queue, offset int64, u unit, r *GetResult) (rec []by
 	}
 	rec = g.data[at : at+int64(u.size) : at+int64(u.size)]
 	h, err := message.DecodeHeader(rec)
-	if err != nil || h.Size != u.size || h.PhysicalOffset != u.physical || h.QueueID != q.id && !strings.HasPrefix(q.topic, lightPrefix) {
+	if err != nil || !h.SysFlag.Queued() || h.Size != u.size || h.PhysicalOffset != u.physical || h.QueueID != q.id && !strings.HasPrefix(q.topic, lightPrefix) {
 		s.complain("consume queue: a unit points to something else than its message, it is skipped", q.topic, q.id, offset, ErrDamaged)
 		return nil, false
 	}

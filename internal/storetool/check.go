@@ -1,6 +1,7 @@
 package storetool
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"path"
@@ -219,11 +220,31 @@ func (c *checker) record(m *message.Message, rec []byte) error {
 	if m.PhysicalOffset < c.d.deleted[m.Topic] {
 		return nil
 	}
+	if m.QueueOffset < 0 || m.QueueID < 0 {
+		c.r.holes = append(c.r.holes, hole{from: m.PhysicalOffset, to: m.PhysicalOffset + int64(m.StoreSize), why: errors.New("it says what can't be")})
+		c.r.index = c.r.index || len(c.d.index) > 0
+		c.find(c.logPlace(m.PhysicalOffset), c.inFile(m.PhysicalOffset), repairRemedy, "the record at %d says that it is offset %d of topic %s queue %d", m.PhysicalOffset, m.QueueOffset, m.Topic, m.QueueID)
+		return nil
+	}
 	key := queueKey{m.Topic, m.QueueID}
 	q := c.queues[key]
 	if q == nil {
 		q = &queueCheck{}
 		c.queues[key] = q
+	}
+	if q.has && m.QueueOffset < q.next && q.to > q.from {
+		// Records before it have their units. Had the topic been deleted since and made again, this one had its own.
+		u, ok, err := c.unitOf(q, m)
+		if err != nil {
+			return err
+		}
+		if !c.d.Running && (!ok || u.Physical != m.PhysicalOffset) {
+			c.r.holes = append(c.r.holes, hole{from: m.PhysicalOffset, to: m.PhysicalOffset + int64(m.StoreSize), why: errors.New("it says something else than its queue")})
+			c.r.index = c.r.index || len(c.d.index) > 0
+			c.find(c.logPlace(m.PhysicalOffset), c.inFile(m.PhysicalOffset), repairRemedy, "the record at %d says that it is offset %d of topic %s queue %d, which is at %d already and has another there",
+				m.PhysicalOffset, m.QueueOffset, m.Topic, m.QueueID, q.next)
+			return nil
+		}
 	}
 	if q.has && m.QueueOffset < q.next { // the topic was deleted and made again: what was before doesn't count
 		*q = queueCheck{q: q.q, bad: q.bad}
@@ -235,15 +256,19 @@ func (c *checker) record(m *message.Message, rec []byte) error {
 	return c.match(q, m)
 }
 
+// unitOf returns the unit at a record's offset.
+func (c *checker) unitOf(q *queueCheck, m *message.Message) (u store.Unit, ok bool, err error) {
+	if q.q == nil || m.QueueOffset >= q.q.hi {
+		return u, false, nil
+	}
+	return c.d.unit(q.q, m.QueueOffset)
+}
+
 // match compares a record with its unit.
 func (c *checker) match(q *queueCheck, m *message.Message) error {
-	var u store.Unit
-	ok := false
-	if q.q != nil && m.QueueOffset < q.q.hi {
-		var err error
-		if u, ok, err = c.d.unit(q.q, m.QueueOffset); err != nil {
-			return err
-		}
+	u, ok, err := c.unitOf(q, m)
+	if err != nil {
+		return err
 	}
 	if !ok || u.Physical != m.PhysicalOffset || u.Size != m.StoreSize {
 		if q.orphans.n++; q.orphans.n == 1 {
@@ -413,9 +438,34 @@ func (c *checker) leads(q *queue, u store.Unit, offset int64) (string, error) {
 	case len(q.topic) > 5 && q.topic[:5] == "%LMQ%": // light queues share other topics' records
 		return "", nil
 	case m.Topic != q.topic || m.QueueID != q.id || m.QueueOffset != offset:
+		// Nothing in a record secures these fields. When the units beside lead where they should, and no unit where the
+		// record says it is, the record is what is wrong: it must not find its way into the queues.
+		if own := c.d.queue(m.Topic, m.QueueID); (own == nil || !c.claims(own, m)) && c.leadsWell(q, offset-1) && c.leadsWell(q, offset+1) {
+			c.r.holes = append(c.r.holes, hole{from: u.Physical, to: u.Physical + int64(u.Size), why: errors.New("it says something else than its queue")})
+			c.r.index = c.r.index || len(c.d.index) > 0
+		}
 		return fmt.Sprintf("leads to %d, which is topic %s queue %d offset %d", u.Physical, m.Topic, m.QueueID, m.QueueOffset), nil
 	}
 	return "", nil
+}
+
+// claims reports whether a queue's unit at a record's offset leads to it.
+func (c *checker) claims(q *queue, m message.Message) bool {
+	u, ok, err := c.d.unit(q, m.QueueOffset)
+	return err != nil || ok && m.QueueOffset < q.hi && u.Physical == m.PhysicalOffset
+}
+
+// leadsWell reports whether a unit leads to its record, or its place is before the queue's beginning or behind its end.
+func (c *checker) leadsWell(q *queue, offset int64) bool {
+	if offset < q.lo || offset >= q.hi {
+		return true
+	}
+	u, ok, err := c.d.unit(q, offset)
+	if err != nil || !ok || u.Empty() || u.NoMessage() {
+		return false
+	}
+	var m message.Message
+	return c.d.record(u.Physical, &m) == nil && m.Topic == q.topic && m.QueueID == q.id && m.QueueOffset == offset && m.StoreSize == u.Size
 }
 
 // orphansOf tells of a queue's records that no unit leads to. At a queue's end they are no finding while a broker runs

@@ -218,8 +218,11 @@ func (x *indexCheck) record(c *checker, m *message.Message) error {
 	return nil
 }
 
-func (c *checker) inHoles(at int64) bool {
-	for _, h := range c.r.holes {
+func (c *checker) inHoles(at int64) bool { return c.r.inHoles(at) }
+
+// inHoles reports whether a place of the log lies in a hole that was found.
+func (r *Report) inHoles(at int64) bool {
+	for _, h := range r.holes {
 		if at >= h.from && at < h.to {
 			return true
 		}

@@ -181,6 +181,9 @@ func (r *repair) steps() []step {
 		for _, f := range q.bad {
 			add(func() error { return d.fs.Remove(f.name) }, "remove %s, which has %d bytes of %d", d.rel(f.name), f.size, d.o.QueueSize)
 		}
+		if n := r.lostUnits(q, nil); n > 0 {
+			add(func() error { return r.blankLost(q) }, "let %d units of the consume queue %s, whose messages are lost, stand for no message", n, d.rel(q.dir))
+		}
 		if from, ok := r.strayUnits(q); ok {
 			add(func() error { return r.cutUnits(q, from) }, "cut the consume queue %s at offset %d", d.rel(q.dir), from)
 		}
@@ -228,6 +231,37 @@ func (r *repair) strayUnits(q *queue) (from int64, ok bool) {
 		}
 	}
 	return 0, false
+}
+
+// lostUnits calls f for the units of a queue that lead into holes of the log, and returns how many there are. A queue that still has
+// messages is built anew; one that has none keeps its offsets by them.
+func (r *repair) lostUnits(q *queue, f func(offset int64)) int {
+	n := 0
+	for at := q.lo; at < q.hi; at++ {
+		u, there, err := r.d.unit(q, at)
+		if err == nil && there && !u.NoMessage() && !u.Empty() && r.r.inHoles(u.Physical) {
+			if n++; f != nil {
+				f(at)
+			}
+		}
+	}
+	return n
+}
+
+func (r *repair) blankLost(q *queue) error {
+	per := r.d.o.QueueSize / store.UnitSize
+	var errs []error
+	r.lostUnits(q, func(offset int64) {
+		f, err := r.d.fs.OpenFile(path.Join(q.dir, fmt.Sprintf("%020d", offset/per*r.d.o.QueueSize)), os.O_RDWR)
+		if err != nil {
+			errs = append(errs, err)
+			return
+		}
+		_, err = f.WriteAt(store.AppendNoMessage(nil), offset%per*store.UnitSize)
+		errs = append(errs, err, f.Sync(), f.Close())
+	})
+	q.window = q.window[:0]
+	return errors.Join(errs...)
 }
 
 func (r *repair) cutUnits(q *queue, from int64) error {
