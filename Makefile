@@ -3,7 +3,7 @@ SHELL := /bin/bash
 GO    ?= go
 BIN   := bin/apogee
 
-.PHONY: all build test unit interop mixed client-java client-figures client-compare mixed-group chaos crash java-store weight compare lint fuzz bench clean
+.PHONY: all build test unit interop mixed client-java client-figures client-compare mixed-group chaos crash recovery java-store weight compare lint fuzz bench clean
 
 all: build
 
