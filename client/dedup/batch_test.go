@@ -154,7 +154,7 @@ func TestABatchsClaimsAreExtendedTogether(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := memory()
 		h, err := dedup.WrapBatch(func(ctx context.Context, _ []*client.Message) error {
-			time.Sleep(10 * time.Minute) //synctest
+			time.Sleep(10 * time.Minute)
 			for _, id := range []string{"1", "2", "3"} {
 				if got, err := s.Claim(ctx, "billing:"+id, "another member", time.Minute); got != dedup.Busy || err != nil {
 					t.Errorf("%s after ten leases: %v, %v", id, got, err)

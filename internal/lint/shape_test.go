@@ -73,34 +73,64 @@ func TestNoJavaSuffixes(t *testing.T) {
 	})
 }
 
-// TestTestsWaitForConditions: a sleep in a test is either too short on a busy machine or too long on a fast one.
+// TestTestsWaitForConditions: a sleep in a test is either too short on a busy machine or too long on a fast one. Only
+// inside a bubble of testing/synctest, where time is simulated, it is neither.
 func TestTestsWaitForConditions(t *testing.T) {
 	walkGo(t, func(path string, fset *token.FileSet, f *ast.File) {
 		if !strings.HasSuffix(path, "_test.go") {
 			return
 		}
-		ast.Inspect(f, func(n ast.Node) bool {
-			sel, ok := n.(*ast.SelectorExpr)
-			if !ok {
-				return true
-			}
-			if x, ok := sel.X.(*ast.Ident); ok && x.Name == "time" && sel.Sel.Name == "Sleep" && !allowsSleep(f, fset, sel) {
-				t.Errorf("%s: time.Sleep in a test: wait for the condition (testkit.Eventually) or use testing/synctest; inside a synctest bubble say so with a comment //synctest on the line", fset.Position(sel.Pos()))
-			}
-			return true
-		})
+		for _, pos := range realSleeps(f) {
+			t.Errorf("%s: time.Sleep in a test: wait for the condition (testkit.Eventually), or sleep inside the function that synctest.Test is given", fset.Position(pos))
+		}
 	})
 }
 
-// allowsSleep reports whether the line of n carries the comment //synctest: inside such a bubble time is simulated.
-func allowsSleep(f *ast.File, fset *token.FileSet, n ast.Node) bool {
-	line := fset.Position(n.Pos()).Line
-	for _, g := range f.Comments {
-		for _, c := range g.List {
-			if fset.Position(c.Pos()).Line == line && strings.Contains(c.Text, "synctest") {
-				return true
+// realSleeps returns where a file mentions time.Sleep outside the function literals that synctest.Test is given.
+func realSleeps(f *ast.File) []token.Pos {
+	var found []token.Pos
+	ast.Inspect(f, func(n ast.Node) bool {
+		switch n := n.(type) {
+		case *ast.CallExpr:
+			return !selects(n.Fun, "synctest", "Test")
+		case *ast.SelectorExpr:
+			if selects(n, "time", "Sleep") {
+				found = append(found, n.Pos())
 			}
 		}
+		return true
+	})
+	return found
+}
+
+// selects reports whether e is pkg.name.
+func selects(e ast.Expr, pkg, name string) bool {
+	sel, ok := e.(*ast.SelectorExpr)
+	if !ok || sel.Sel.Name != name {
+		return false
 	}
-	return false
+	x, ok := sel.X.(*ast.Ident)
+	return ok && x.Name == pkg
+}
+
+// TestRealSleeps shows that the rule above finds what it is for.
+func TestRealSleeps(t *testing.T) {
+	const head = "package p\nfunc f() { "
+	for body, want := range map[string]int{
+		"time.Sleep(1)":                                                          1,
+		"time.Sleep(1) //synctest":                                               1, // a comment simulates nothing
+		"x := time.Sleep; x(1)":                                                  1,
+		"go func() { time.Sleep(1) }(); time.Sleep(1)":                           2,
+		"synctest.Test(t, func(t *testing.T) {}); time.Sleep(1)":                 1,
+		"synctest.Test(t, func(t *testing.T) { go func() { time.Sleep(1) }() })": 0,
+		"clock.Sleep(1)":                                                         0,
+	} {
+		f, err := parser.ParseFile(token.NewFileSet(), "p_test.go", head+body+"\n}", 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := len(realSleeps(f)); got != want {
+			t.Errorf("%s: %d found, want %d", body, got, want)
+		}
+	}
 }

@@ -22,7 +22,7 @@ func TestCloseWaitsForEveryGoroutine(t *testing.T) {
 		for i := range 5 {
 			g.Go(func(ctx context.Context) {
 				<-ctx.Done()
-				time.Sleep(time.Duration(i) * time.Second) // synctest: simulated
+				time.Sleep(time.Duration(i) * time.Second)
 				ended.Add(1)
 			})
 		}

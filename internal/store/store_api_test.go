@@ -370,7 +370,7 @@ func TestBackground(t *testing.T) {
 		if s.flushed.Load() != 0 {
 			t.Error("flushed at once")
 		}
-		time.Sleep(600 * time.Millisecond) //synctest
+		time.Sleep(600 * time.Millisecond)
 		synctest.Wait()
 		if s.flushed.Load() != s.MaxPhysical() {
 			t.Error("not flushed after 0.6 s")
@@ -378,7 +378,7 @@ func TestBackground(t *testing.T) {
 		if s.checkpointed.Load() != 0 {
 			t.Error("checkpoint after 0.6 s")
 		}
-		time.Sleep(10 * time.Second) //synctest
+		time.Sleep(10 * time.Second)
 		synctest.Wait()
 		if s.checkpointed.Load() != s.MaxPhysical() {
 			t.Error("no checkpoint after 10.6 s")
@@ -401,14 +401,14 @@ func TestFailedBackgroundFlush(t *testing.T) {
 			}
 			return nil
 		})
-		time.Sleep(time.Second) //synctest
+		time.Sleep(time.Second)
 		synctest.Wait()
 		m.FailWith(nil)
 		msg := message.Message{Topic: "T", Body: []byte("y")}
 		if _, err := s.Put(t.Context(), &msg); !errors.Is(err, ErrLogFailed) || !errors.Is(s.Health(), ErrLogFailed) {
 			t.Errorf("put: %v, health %v", err, s.Health())
 		}
-		time.Sleep(time.Minute) //synctest
+		time.Sleep(time.Minute)
 		synctest.Wait()
 		if s.flushed.Load() != 0 || s.checkpointed.Load() != 0 {
 			t.Error("a flush after the failed one was believed")
