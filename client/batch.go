@@ -54,7 +54,7 @@ func (p *Producer) checkBatch(ms []*Message) error {
 			return invalid("message %d is delayed: a batch isn't, send it singly", i)
 		case m.ShardingKey != first.ShardingKey:
 			return invalid("message %d has sharding key %q, message 0 has %q: a batch goes to one queue", i, m.ShardingKey, first.ShardingKey)
-		case len(m.Topic) > len(retryPrefix) && m.Topic[:len(retryPrefix)] == retryPrefix:
+		case len(m.Topic) > len(message.RetryPrefix) && m.Topic[:len(message.RetryPrefix)] == message.RetryPrefix:
 			return invalid("message %d: topic %s takes no batches, send it singly", i, m.Topic)
 		}
 	}

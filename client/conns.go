@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/apogeemq/apogee/internal/message"
 	"github.com/apogeemq/apogee/internal/protocol"
 	"github.com/apogeemq/apogee/internal/remoting"
 )
@@ -130,7 +131,7 @@ func (p *conns) watch(run context.Context, k *conn, stats *remoting.Stats) {
 			continue
 		}
 		ctx, cancel := context.WithTimeout(run, probeTimeout)
-		_, err := k.rc.Invoke(ctx, p.c.sign(&remoting.Request{Code: protocol.GetMaxOffset, Header: &protocol.QueueRequest{Topic: templateTopic}, Language: protocol.Go}))
+		_, err := k.rc.Invoke(ctx, p.c.sign(&remoting.Request{Code: protocol.GetMaxOffset, Header: &protocol.QueueRequest{Topic: message.TemplateTopic}, Language: protocol.Go}))
 		cancel()
 		if errors.Is(err, context.DeadlineExceeded) {
 			k.rc.Close(ErrHalfDead)

@@ -13,6 +13,7 @@ import (
 	"golang.org/x/time/rate"
 
 	"github.com/apogeemq/apogee/internal/filter"
+	"github.com/apogeemq/apogee/internal/message"
 	"github.com/apogeemq/apogee/internal/protocol"
 	"github.com/apogeemq/apogee/internal/remoting"
 	"github.com/apogeemq/apogee/internal/run"
@@ -126,7 +127,7 @@ func (c *Client) newEngine(group string, o consumerOptions, opts []ConsumerOptio
 	return e, nil
 }
 
-func (e *engine) retryTopic() string { return retryPrefix + e.group }
+func (e *engine) retryTopic() string { return message.RetryPrefix + e.group }
 
 // Start joins the group and begins to fetch. It returns when the brokers know the consumer and it is settled where the
 // queues begin (see WithFrom); topics that don't exist yet are no error. It fails when no name server answers, or a

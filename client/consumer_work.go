@@ -472,7 +472,7 @@ func (e *engine) sendRetry(ctx context.Context, m *Message, level int32) error {
 		if !ok {
 			continue
 		}
-		h := &protocol.SendMessageRequest{ProducerGroup: []byte(innerProducer), Topic: []byte(q.Topic), DefaultTopic: []byte(templateTopic), DefaultTopicQueueNums: newTopicQueues,
+		h := &protocol.SendMessageRequest{ProducerGroup: []byte(innerProducer), Topic: []byte(q.Topic), DefaultTopic: []byte(message.TemplateTopic), DefaultTopicQueueNums: newTopicQueues,
 			QueueID: int32(q.ID), BornTimestamp: m.Born.UnixMilli(), Properties: encoded, BrokerName: []byte(q.Broker),
 			ReconsumeTimes: int32(times), MaxReconsumeTimes: int32(limit), HasMaxReconsumeTimes: true}
 		a, err := e.c.invoke(ctx, addr, &remoting.Request{Code: protocol.SendMessageV2, Header: h, Body: m.Body})

@@ -1,20 +1,19 @@
 package client
 
-import "strings"
+import (
+	"strings"
+
+	"github.com/apogeemq/apogee/internal/message"
+)
 
 // Names on the wire: with a namespace, topics and groups have it in front ("ns%name"); retry and dead-letter topics
 // behind their prefix ("%RETRY%ns%group"). System names stay as they are (Java's NamespaceUtil).
 
-const (
-	retryPrefix = "%RETRY%"
-	dlqPrefix   = "%DLQ%"
-)
-
 // systemNames are not wrapped: topics and groups that belong to the server.
 func systemName(name string) bool {
 	switch name {
-	case templateTopic, "SCHEDULE_TOPIC_XXXX", "BenchmarkTest", "RMQ_SYS_TRANS_HALF_TOPIC", "RMQ_SYS_TRACE_TOPIC", "RMQ_SYS_TRANS_OP_HALF_TOPIC",
-		"TRANS_CHECK_MAX_TIME_TOPIC", "SELF_TEST_TOPIC", "OFFSET_MOVED_EVENT", "DEFAULT_PRODUCER", "DEFAULT_CONSUMER", "TOOLS_CONSUMER",
+	case message.TemplateTopic, message.ScheduleTopic, "BenchmarkTest", message.HalfTopic, message.TraceTopic, message.OpHalfTopic,
+		message.CheckMaxTopic, message.SelfTestTopic, message.MovedTopic, "DEFAULT_PRODUCER", "DEFAULT_CONSUMER", "TOOLS_CONSUMER",
 		"FILTERSRV_CONSUMER", "__MONITOR_CONSUMER", "CLIENT_INNER_PRODUCER", "SELF_TEST_P_GROUP", "SELF_TEST_C_GROUP":
 		return true
 	}
@@ -28,7 +27,7 @@ func (c *Client) wrap(name string) string {
 		return name
 	}
 	prefix := ""
-	for _, p := range []string{retryPrefix, dlqPrefix} {
+	for _, p := range []string{message.RetryPrefix, message.DLQPrefix} {
 		if rest, ok := strings.CutPrefix(name, p); ok {
 			prefix, name = p, rest
 		}
@@ -46,7 +45,7 @@ func (c *Client) unwrap(name string) string {
 		return name
 	}
 	prefix := ""
-	for _, p := range []string{retryPrefix, dlqPrefix} {
+	for _, p := range []string{message.RetryPrefix, message.DLQPrefix} {
 		if rest, ok := strings.CutPrefix(name, p); ok {
 			prefix, name = p, rest
 		}

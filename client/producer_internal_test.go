@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/apogeemq/apogee/internal/message"
 	"github.com/apogeemq/apogee/internal/protocol"
 	"github.com/apogeemq/apogee/internal/testkit"
 )
@@ -208,7 +209,7 @@ func TestRoomIsFairAndBounded(t *testing.T) {
 func TestTracesAreJavas(t *testing.T) {
 	var body []byte
 	for _, f := range testkit.Frames(t, "testdata/trace.jsonl") {
-		if f.Header.ExtFields["b"] == defaultTraceTopic {
+		if f.Header.ExtFields["b"] == message.TraceTopic {
 			n := int(f.Raw[5])<<16 | int(f.Raw[6])<<8 | int(f.Raw[7])
 			body = f.Raw[8+n:]
 		}

@@ -31,9 +31,6 @@ func HashQueue(m *Message, queues []MessageQueue) int {
 // RandomQueue is a Selector that picks any queue.
 func RandomQueue(_ *Message, queues []MessageQueue) int { return rand.IntN(len(queues)) }
 
-// Topics and numbers that clients name when a topic doesn't exist yet.
-const templateTopic = "TBW102"
-
 // turns count round robin, one topic at a time: with one counter for all of them a producer that alternates between
 // two topics would use every second queue only.
 type turns struct{ m sync.Map }
@@ -68,7 +65,7 @@ func (p *Producer) writeQueues(ctx context.Context, topic string, refresh bool) 
 	limit := -1
 	if errors.Is(err, ErrNoRoute) {
 		// The broker makes the topic at the first send, where it may.
-		if r, err = p.c.routes.use(ctx, templateTopic, refresh); errors.Is(err, ErrNoRoute) {
+		if r, err = p.c.routes.use(ctx, message.TemplateTopic, refresh); errors.Is(err, ErrNoRoute) {
 			return nil, nil, fmt.Errorf("topic %s: %w, and brokers don't make topics by themselves: create it", p.c.unwrap(topic), ErrNoRoute)
 		}
 		limit = p.o.newQueues

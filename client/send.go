@@ -90,18 +90,9 @@ type outgoing struct {
 	oneWay   bool
 }
 
-// closedTopic reports whether a topic belongs to brokers, so that nobody sends to it (Java's TopicValidator).
-func closedTopic(topic string) bool {
-	switch topic {
-	case "SCHEDULE_TOPIC_XXXX", "RMQ_SYS_TRANS_HALF_TOPIC", "RMQ_SYS_TRANS_OP_HALF_TOPIC", "TRANS_CHECK_MAX_TIME_TOPIC", "SELF_TEST_TOPIC", "OFFSET_MOVED_EVENT":
-		return true
-	}
-	return false
-}
-
 // checkSendTopic refuses a topic that nobody may send to.
 func checkSendTopic(topic string) error {
-	if closedTopic(topic) {
+	if message.ForbidsSend(topic) {
 		return invalid("topic %s belongs to the broker: nobody else may send to it", topic)
 	}
 	return checkTopic(topic)
@@ -249,7 +240,7 @@ func (p *Producer) direct(out *outgoing, so sendOptions) error {
 
 // sendTo makes one attempt.
 func (p *Producer) sendTo(ctx context.Context, addr string, q MessageQueue, out *outgoing) (*SendResult, error) {
-	h := &protocol.SendMessageRequest{ProducerGroup: []byte(p.group), Topic: []byte(q.Topic), DefaultTopic: []byte(templateTopic), DefaultTopicQueueNums: int32(p.o.newQueues),
+	h := &protocol.SendMessageRequest{ProducerGroup: []byte(p.group), Topic: []byte(q.Topic), DefaultTopic: []byte(message.TemplateTopic), DefaultTopicQueueNums: int32(p.o.newQueues),
 		QueueID: int32(q.ID), SysFlag: int32(out.sysFlag), BornTimestamp: time.Now().UnixMilli(), Properties: out.props, BrokerName: []byte(q.Broker),
 		Batch: out.code == protocol.SendBatchMessage}
 	req := &remoting.Request{Code: out.code, Header: h, Body: out.body}

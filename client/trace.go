@@ -15,9 +15,6 @@ import (
 // by byte 1, each record ended by byte 2, in messages of a topic of their own whose keys are the ids and keys of what
 // was traced.
 
-// defaultTraceTopic is where Java's clients send traces.
-const defaultTraceTopic = "RMQ_SYS_TRACE_TOPIC"
-
 // Sizes and times of Java's AsyncTraceDispatcher.
 const (
 	traceQueue   = 2048 // records that wait; more are dropped
@@ -33,7 +30,7 @@ const (
 func WithTracing(topic string) Option {
 	return func(o *options) error {
 		if topic == "" {
-			topic = defaultTraceTopic
+			topic = message.TraceTopic
 		}
 		if err := checkTopic(topic); err != nil {
 			return err

@@ -411,7 +411,7 @@ func (b *Broker) Arrived(topicName string, queueID int32, _ int64, tagsCode int6
 	for _, p := range b.parked.Arrived(topicName, queueID, tagsCode) {
 		b.pullNow(p.(*pull))
 	}
-	if topicName == topic.Schedule {
+	if topicName == message.ScheduleTopic {
 		b.delayed.Wake()
 	}
 }

@@ -4,7 +4,7 @@ import (
 	"strings"
 	"sync"
 
-	"github.com/apogeemq/apogee/internal/broker/topic"
+	"github.com/apogeemq/apogee/internal/message"
 	"github.com/apogeemq/apogee/internal/remoting"
 )
 
@@ -70,7 +70,7 @@ const lightPrefix = "%LMQ%"
 func (b *Broker) cleanUnusedTopics(_ *remoting.Conn, _ *remoting.Command) (*remoting.Response, error) {
 	gone := map[string]bool{}
 	b.store.Queues(func(name string, _ int32, _, _ int64) {
-		if _, known := b.topics.Get(name); !known && name != topic.Schedule && !b.topics.IsSystem(name) && !strings.HasPrefix(name, lightPrefix) {
+		if _, known := b.topics.Get(name); !known && name != message.ScheduleTopic && !b.topics.IsSystem(name) && !strings.HasPrefix(name, lightPrefix) {
 			gone[name] = true
 		}
 	})

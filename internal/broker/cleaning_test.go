@@ -68,7 +68,7 @@ func TestCleanUnusedTopics(t *testing.T) {
 	if err := b.topics.Update(topic.Config{TopicName: "known", ReadQueueNums: 1, WriteQueueNums: 1, Perm: 6, TopicFilterType: "SINGLE_TAG"}, "", b.now()); err != nil {
 		t.Fatal(err)
 	}
-	names := []string{"known", "unknown", topic.Schedule, topic.HalfTopic}
+	names := []string{"known", "unknown", message.ScheduleTopic, message.HalfTopic}
 	for _, name := range names {
 		if _, err := b.store.Put(t.Context(), &message.Message{Topic: name, Body: []byte("x")}); err != nil {
 			t.Fatal(err)

@@ -13,7 +13,6 @@ import (
 	"time"
 
 	"github.com/apogeemq/apogee/internal/broker/delay"
-	"github.com/apogeemq/apogee/internal/broker/topic"
 	"github.com/apogeemq/apogee/internal/message"
 	"github.com/apogeemq/apogee/internal/metafile"
 	"github.com/apogeemq/apogee/internal/store"
@@ -77,7 +76,7 @@ func generations(t *testing.T) (fs *vfs.Mem, older, newest map[string]string) {
 	fs = vfs.NewMem()
 	b := openOn(t, fs, slog.New(slog.DiscardHandler))
 	for range 9 {
-		if _, err := b.store.Put(t.Context(), &message.Message{Topic: topic.Schedule, QueueID: 1, Body: []byte("later"), Properties: message.AppendProperty(nil, message.PropertyDelayLevel, "2")}); err != nil {
+		if _, err := b.store.Put(t.Context(), &message.Message{Topic: message.ScheduleTopic, QueueID: 1, Body: []byte("later"), Properties: message.AppendProperty(nil, message.PropertyDelayLevel, "2")}); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -63,7 +63,7 @@ func (b *Broker) send(c *remoting.Conn, req *remoting.Command, w *sendWait) erro
 		return b.sendBatch(cfg, h, w)
 	}
 
-	if group, ok := strings.CutPrefix(cfg.TopicName, topic.RetryPrefix); ok {
+	if group, ok := strings.CutPrefix(cfg.TopicName, message.RetryPrefix); ok {
 		if err := b.retrySend(group, h, req.Version, m); err != nil {
 			return err
 		}
@@ -79,7 +79,7 @@ func (b *Broker) send(c *remoting.Conn, req *remoting.Command, w *sendWait) erro
 // sendTopic finds the topic to send to, creating it from the request's template where that is allowed.
 func (b *Broker) sendTopic(c *remoting.Conn, h *protocol.SendMessageRequest) (topic.Config, error) {
 	if cfg, ok := b.topics.GetBytes(h.Topic); ok {
-		if topic.ForbidsSend(cfg.TopicName) {
+		if message.ForbidsSend(cfg.TopicName) {
 			return cfg, refuse(protocol.NoPermission, "Sending message to topic[%s] is forbidden.", h.Topic)
 		}
 		return cfg, nil
@@ -88,7 +88,7 @@ func (b *Broker) sendTopic(c *remoting.Conn, h *protocol.SendMessageRequest) (to
 	if err := topic.ValidateName(name); err != nil {
 		return topic.Config{}, refuse(protocol.InvalidParameter, "%s", err)
 	}
-	if topic.ForbidsSend(name) {
+	if message.ForbidsSend(name) {
 		return topic.Config{}, refuse(protocol.NoPermission, "Sending message to topic[%s] is forbidden.", name)
 	}
 	cfg, err := b.topics.CreateOnSend(name, string(h.DefaultTopic), h.DefaultTopicQueueNums, b.now())
@@ -198,8 +198,8 @@ func (b *Broker) redirect(m *message.Message, w *sendWait) error {
 		if err != nil {
 			return refuse(protocol.SystemError, "java.lang.NumberFormatException: property DELAY is %q, a delay level is a whole number", level)
 		}
-		if n > 0 && m.Topic != topic.Schedule {
-			if strings.HasPrefix(m.Topic, topic.DLQPrefix) {
+		if n > 0 && m.Topic != message.ScheduleTopic {
+			if strings.HasPrefix(m.Topic, message.DLQPrefix) {
 				w.scratch = message.RemoveProperty(w.scratch[:0], m.Properties, message.PropertyDelayLevel)
 				m.Properties = w.scratch
 				return nil
@@ -221,7 +221,7 @@ func (b *Broker) redirect(m *message.Message, w *sendWait) error {
 // Java each gets its own properties followed by the batch's, so that a unique id of the batch hides those of its
 // messages: a batch without one, which is how its messages keep theirs, isn't given one.
 func (b *Broker) sendBatch(cfg topic.Config, h *protocol.SendMessageRequest, w *sendWait) error {
-	if strings.HasPrefix(cfg.TopicName, topic.RetryPrefix) {
+	if strings.HasPrefix(cfg.TopicName, message.RetryPrefix) {
 		return refuse(protocol.MessageIllegal, "batch request does not support retry group %s", cfg.TopicName)
 	}
 	b.stampProperties(h.Properties, w, false)

@@ -7,7 +7,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/apogeemq/apogee/internal/broker/topic"
+	"github.com/apogeemq/apogee/internal/message"
 	"github.com/apogeemq/apogee/internal/protocol"
 	"github.com/apogeemq/apogee/internal/remoting"
 	"github.com/apogeemq/apogee/internal/store"
@@ -237,7 +237,7 @@ func (b *Broker) runtimeInfo(_ *remoting.Conn, _ *remoting.Command) (*remoting.R
 		t["commitLogDirCapacity"] = fmt.Sprintf("Total : %.1f GiB, Free : %.1f GiB.", float64(total)/(1<<30), float64(free)/(1<<30))
 	}
 	for level, at := range b.delayed.Offsets() {
-		t[fmt.Sprintf("scheduleMessageOffset_%d", level)] = fmt.Sprintf("%d,%d", at, b.store.MaxOffset(topic.Schedule, int32(level-1)))
+		t[fmt.Sprintf("scheduleMessageOffset_%d", level)] = fmt.Sprintf("%d,%d", at, b.store.MaxOffset(message.ScheduleTopic, int32(level-1)))
 	}
 	for _, pool := range []string{"send", "pull", "ack", "litePull", "query"} {
 		num(pool+"ThreadPoolQueueSize", 0)

@@ -17,6 +17,7 @@ import (
 	"encoding/json"
 
 	"github.com/apogeemq/apogee/internal/fastjson"
+	"github.com/apogeemq/apogee/internal/message"
 	"github.com/apogeemq/apogee/internal/metafile"
 	"github.com/apogeemq/apogee/internal/protocol"
 	"github.com/apogeemq/apogee/internal/remoting"
@@ -334,7 +335,7 @@ func (s *Server) route(c *remoting.Conn, req *remoting.Command) (*remoting.Respo
 	if err := protocol.Decode(req.Fields, &h); err != nil {
 		return nil, err
 	}
-	if group, ok := strings.CutPrefix(h.Topic, retryPrefix); ok && s.o.EnsureRetryTopic != nil {
+	if group, ok := strings.CutPrefix(h.Topic, message.RetryPrefix); ok && s.o.EnsureRetryTopic != nil {
 		s.o.EnsureRetryTopic(group)
 	}
 	r, ok := s.table.Route(h.Topic, asker(c))

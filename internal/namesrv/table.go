@@ -13,6 +13,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/apogeemq/apogee/internal/message"
 	"github.com/apogeemq/apogee/internal/protocol"
 )
 
@@ -23,7 +24,6 @@ const (
 )
 
 const (
-	retryPrefix    = "%RETRY%"
 	memberPrefix   = "rmq_sys_SYNC_BROKER_MEMBER_"
 	defaultTimeout = 120 * time.Second
 )
@@ -306,7 +306,7 @@ func (t *Table) Route(topic string, a Asker) (protocol.TopicRouteData, bool) {
 // retryQueues are the queues that a group's %RETRY% topic will have once its first consumer has said hello to the
 // brokers that make it by themselves. Consumers ask for the route before that, and again only 30 s later.
 func (t *Table) retryQueues(topic string) map[string]protocol.QueueData {
-	if len(topic) <= len(retryPrefix) || !strings.HasPrefix(topic, retryPrefix) {
+	if len(topic) <= len(message.RetryPrefix) || !strings.HasPrefix(topic, message.RetryPrefix) {
 		return nil
 	}
 	out := map[string]protocol.QueueData{}

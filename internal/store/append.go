@@ -11,12 +11,6 @@ import (
 	"github.com/apogeemq/apogee/internal/message"
 )
 
-// Topics with a meaning to the store.
-const (
-	retryPrefix   = "%RETRY%"
-	scheduleTopic = "SCHEDULE_TOPIC_XXXX"
-)
-
 // writeBatch is what the committer writes at once. Its buffer and lists are used again.
 type writeBatch struct {
 	buf     []byte
@@ -67,7 +61,7 @@ func (b *writeBatch) reset() {
 // checkMessage refuses what can't be stored, with Java's limits.
 func (s *Store) checkMessage(m *message.Message) error {
 	switch {
-	case len(m.Topic) == 0 || len(m.Topic) > message.MaxTopic || len(m.Topic) > 127 && !strings.HasPrefix(m.Topic, retryPrefix):
+	case len(m.Topic) == 0 || len(m.Topic) > message.MaxTopic || len(m.Topic) > 127 && !strings.HasPrefix(m.Topic, message.RetryPrefix):
 		return fmt.Errorf("%w: topic name of %d bytes, at most 127 are allowed", ErrIllegal, len(m.Topic))
 	case len(m.Body) > s.o.MaxMessage:
 		return fmt.Errorf("%w: body of %d bytes, maxMessageSize is %d", ErrIllegal, len(m.Body), s.o.MaxMessage)
@@ -168,7 +162,7 @@ func (s *Store) tagsOf(m *message.Message) tagsRule {
 }
 
 func (s *Store) tags(topic string, props []byte) tagsRule {
-	if topic == scheduleTopic {
+	if topic == message.ScheduleTopic {
 		if v, ok := message.Property(props, message.PropertyDelayLevel); ok {
 			if level := atoi(v); level > 0 {
 				d := time.Second // Java's delay of a level it doesn't know

@@ -87,7 +87,7 @@ func IndexHashes(dst []int32, m *message.Message) []int32 {
 // TagsCode is what a record's unit holds in its last field. For one that is delivered later it is the time of that,
 // which depends on the delay levels at the time: then exact is false, and code is the store time, before which it can't be.
 func TagsCode(m *message.Message) (code int64, exact bool) {
-	if m.Topic == scheduleTopic {
+	if m.Topic == message.ScheduleTopic {
 		if v, ok := message.Property(m.Properties, message.PropertyDelayLevel); ok && atoi(v) > 0 {
 			return m.StoreTimestamp, false
 		}

@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"github.com/apogeemq/apogee/internal/fastjson"
+	"github.com/apogeemq/apogee/internal/message"
 	"github.com/apogeemq/apogee/internal/metafile"
 )
 
@@ -31,8 +32,6 @@ type badConfig struct {
 // jsonFiles are the metadata files of a broker, Java's and ours; binary ones are left out.
 var jsonFiles = []string{"topics.json", "subscriptionGroup.json", "consumerOffset.json", "delayOffset.json", "consumerOpen.apogee.json",
 	"consumerFilter.json", "consumerOrderInfo.json", "topicQueueMapping.json", "messageRequestMode.json", "lmqConsumerOffset.json", "timermetrics", "transactionMetrics"}
-
-const scheduleTopic = "SCHEDULE_TOPIC_XXXX"
 
 // readConfigs reads the newest sound generation of each file, as a start of the broker does.
 func (d *Folder) readConfigs() (*configs, error) {
@@ -161,7 +160,7 @@ func (c *checker) configs(f *configs) {
 	}
 	for _, level := range sortedIDs(f.delays) {
 		c.r.Offsets++
-		if at, end := f.delays[level], c.endOf(scheduleTopic, level-1); at > end {
+		if at, end := f.delays[level], c.endOf(message.ScheduleTopic, level-1); at > end {
 			c.r.fixes = append(c.r.fixes, offsetFix{"delayOffset.json", "", level, at, end})
 			c.find("config/delayOffset.json", -1, repairRemedy, "delay level %d has offset %d, its queue ends at %d: it would miss what comes", level, at, end)
 		}

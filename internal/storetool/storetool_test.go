@@ -42,7 +42,7 @@ func toolOptions(fs vfs.FS) Options { return Options{FS: fs, Dir: "/s"} }
 func put(t *testing.T, s *store.Store, topic string, queue int32, body string) store.Result {
 	t.Helper()
 	props := message.AppendProperty(message.AppendProperty(nil, message.PropertyTags, "t"), message.PropertyKeys, "k"+body+" all")
-	if topic == scheduleTopic {
+	if topic == message.ScheduleTopic {
 		props = message.AppendProperty(props, message.PropertyDelayLevel, "2")
 	}
 	r, err := s.Put(t.Context(), &message.Message{Topic: topic, QueueID: queue, Body: []byte(body), Properties: props})
@@ -68,7 +68,7 @@ func made(t *testing.T, fs vfs.FS) []store.Result {
 			put(t, s, "B", 0, fmt.Sprint("c", i))
 		}
 	}
-	put(t, s, scheduleTopic, 1, "later")
+	put(t, s, message.ScheduleTopic, 1, "later")
 	if err := s.Close(); err != nil {
 		t.Fatal(err)
 	}
@@ -383,8 +383,8 @@ func wantMessages(t *testing.T, m *vfs.Mem, a []store.Result, lost int) {
 	if gone := len(a) - there; lost >= 0 && gone != lost || gone > len(a)/2 {
 		t.Errorf("%d of %d messages are gone, want %d", gone, len(a), lost)
 	}
-	if _, _, tags, ok := s.QueueEntry(scheduleTopic, 1, 0); ok {
-		at, _ := s.StoreTimeAt(scheduleTopic, 1, 0)
+	if _, _, tags, ok := s.QueueEntry(message.ScheduleTopic, 1, 0); ok {
+		at, _ := s.StoreTimeAt(message.ScheduleTopic, 1, 0)
 		if tags != at+5000 {
 			t.Errorf("the delayed message is due at %d, stored at %d", tags, at)
 		}

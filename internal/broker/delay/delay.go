@@ -9,7 +9,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/apogeemq/apogee/internal/broker/topic"
 	"github.com/apogeemq/apogee/internal/fastjson"
 	"github.com/apogeemq/apogee/internal/message"
 	"github.com/apogeemq/apogee/internal/metafile"
@@ -88,7 +87,7 @@ func Open(o Options) (s *Scheduler, notes []string, err error) {
 		return nil, notes, err
 	}
 	for i := range s.offsets { // into what the queue holds
-		lo, hi := o.Store.MinOffset(topic.Schedule, int32(i)), o.Store.MaxOffset(topic.Schedule, int32(i))
+		lo, hi := o.Store.MinOffset(message.ScheduleTopic, int32(i)), o.Store.MaxOffset(message.ScheduleTopic, int32(i))
 		s.offsets[i] = min(max(s.offsets[i], lo), hi)
 	}
 	return s, notes, nil
@@ -203,11 +202,11 @@ func (s *Scheduler) deliverLevel(ctx context.Context, level int) time.Duration {
 	s.mu.Lock()
 	at := s.offsets[queue]
 	s.mu.Unlock()
-	at = max(at, s.o.Store.MinOffset(topic.Schedule, queue))
+	at = max(at, s.o.Store.MinOffset(message.ScheduleTopic, queue))
 	wait := time.Duration(0) // a full window: the rest is looked at in the next round
 	var flights []*flight
 	for len(flights) < window {
-		physical, _, deliverAt, ok := s.o.Store.QueueEntry(topic.Schedule, queue, at+int64(len(flights)))
+		physical, _, deliverAt, ok := s.o.Store.QueueEntry(message.ScheduleTopic, queue, at+int64(len(flights)))
 		if !ok {
 			wait = time.Hour
 			break
@@ -268,7 +267,7 @@ func (s *Scheduler) deliver(physical int64) *flight {
 		f.done <- nil
 		return f
 	}
-	if f.m.Topic == topic.HalfTopic {
+	if f.m.Topic == message.HalfTopic {
 		f.done <- nil
 		return f
 	}

@@ -15,7 +15,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/apogeemq/apogee/internal/broker/topic"
 	"github.com/apogeemq/apogee/internal/message"
 	"github.com/apogeemq/apogee/internal/metafile"
 	"github.com/apogeemq/apogee/internal/store"
@@ -127,7 +126,7 @@ func (f *fakeStore) QueueEntry(name string, queue int32, offset int64) (int64, i
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	entries := f.queues[queue]
-	if name != topic.Schedule || offset < 0 || offset >= int64(len(entries)) {
+	if name != message.ScheduleTopic || offset < 0 || offset >= int64(len(entries)) {
 		return 0, 0, 0, false
 	}
 	e := entries[offset]
@@ -214,7 +213,7 @@ func TestInOrderWhenDue(t *testing.T) {
 		f.add(1, "c", 900*time.Millisecond)
 		s := openFake(t, fs, f)
 		stop := run(t, s)
-		time.Sleep(time.Minute) //synctest
+		time.Sleep(time.Minute)
 		synctest.Wait()
 		want := []delivered{{"a", 500 * time.Millisecond}, {"b", 500 * time.Millisecond}, {"c", 900 * time.Millisecond}, {"late", 5 * time.Second}}
 		if got := f.deliveries(); !reflect.DeepEqual(got, want) {
@@ -234,17 +233,17 @@ func TestWake(t *testing.T) {
 		s := openFake(t, vfs.NewMem(), f)
 		stop := run(t, s)
 		defer stop()
-		time.Sleep(time.Second) //synctest
+		time.Sleep(time.Second)
 		f.add(1, "a", 2*time.Second)
 		for range 3 { // never blocks, though nobody may be listening
 			s.Wake()
 		}
-		time.Sleep(999 * time.Millisecond) //synctest
+		time.Sleep(999 * time.Millisecond)
 		synctest.Wait()
 		if got := f.deliveries(); len(got) != 0 {
 			t.Errorf("too early: %v", got)
 		}
-		time.Sleep(time.Millisecond) //synctest
+		time.Sleep(time.Millisecond)
 		synctest.Wait()
 		if got := f.deliveries(); !reflect.DeepEqual(got, []delivered{{"a", 2 * time.Second}}) {
 			t.Errorf("%v", got)
@@ -272,7 +271,7 @@ func TestFailedAppend(t *testing.T) {
 		if o := s.Offsets()[1]; o != 1 {
 			t.Errorf("progress %d over one delivered message", o)
 		}
-		time.Sleep(retryAfter + time.Millisecond) //synctest
+		time.Sleep(retryAfter + time.Millisecond)
 		synctest.Wait()
 		f.mu.Lock()
 		if f.refused != 2 {
@@ -281,7 +280,7 @@ func TestFailedAppend(t *testing.T) {
 		failing = false
 		f.got = nil
 		f.mu.Unlock()
-		time.Sleep(retryAfter) //synctest
+		time.Sleep(retryAfter)
 		synctest.Wait()
 		got := f.deliveries()
 		if len(got) != 2 || got[0].body != "b" || got[1].body != "c" || s.Offsets()[1] != 3 {
@@ -300,7 +299,7 @@ func TestPassedOver(t *testing.T) {
 			return nil
 		}
 		f.addRecord(1, []byte("no record"), 0)
-		f.addRecord(1, message.AppendRecord(nil, &message.Message{Topic: topic.Schedule, Body: []byte("without a target")}), 0)
+		f.addRecord(1, message.AppendRecord(nil, &message.Message{Topic: message.ScheduleTopic, Body: []byte("without a target")}), 0)
 		f.add(1, "illegal", 0)
 		f.add(1, "sound", 0)
 		s := openFake(t, vfs.NewMem(), f)

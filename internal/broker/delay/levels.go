@@ -8,7 +8,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/apogeemq/apogee/internal/broker/topic"
 	"github.com/apogeemq/apogee/internal/message"
 )
 
@@ -51,7 +50,7 @@ func (l Levels) Schedule(dst []byte, m *message.Message, level int) {
 	dst = message.AppendProperty(dst, message.PropertyDelayLevel, strconv.Itoa(level))
 	dst = message.AppendProperty(dst, message.PropertyRealTopic, m.Topic)
 	dst = message.AppendProperty(dst, message.PropertyRealQueueID, strconv.Itoa(int(m.QueueID)))
-	m.Properties, m.Topic, m.QueueID = dst, topic.Schedule, int32(level-1)
+	m.Properties, m.Topic, m.QueueID = dst, message.ScheduleTopic, int32(level-1)
 }
 
 // Delivered turns a message of the schedule topic into the one that its consumers get: its own topic and queue

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/apogeemq/apogee/internal/message"
 	"github.com/apogeemq/apogee/internal/metafile"
 	"github.com/apogeemq/apogee/internal/protocol"
 	"github.com/apogeemq/apogee/internal/vfs"
@@ -119,7 +120,7 @@ func TestTemplates(t *testing.T) {
 	}
 	now := time.UnixMilli(5)
 	// The golden file has TBW102, which counts only with autoCreateTopicEnable.
-	if _, err := tb.CreateOnSend("T", Template, 4, now); !errors.Is(err, ErrNoTemplate) {
+	if _, err := tb.CreateOnSend("T", message.TemplateTopic, 4, now); !errors.Is(err, ErrNoTemplate) {
 		t.Error(err)
 	}
 	if _, err := tb.CreateOnSend("T", "StoreNormal", 4, now); !errors.Is(err, ErrNoTemplate) {
@@ -197,7 +198,7 @@ func TestListenerAndDelete(t *testing.T) {
 		t.Fatal(err)
 	}
 	now := time.UnixMilli(5)
-	for _, name := range append(tb.SystemTopics(), "rmq_sys_any", Template) {
+	for _, name := range append(tb.SystemTopics(), "rmq_sys_any", message.TemplateTopic) {
 		if err := tb.Delete(name, now); !errors.Is(err, ErrIllegalName) {
 			t.Errorf("delete %s: %v", name, err)
 		}

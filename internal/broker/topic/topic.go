@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/apogeemq/apogee/internal/fastjson"
+	"github.com/apogeemq/apogee/internal/message"
 	"github.com/apogeemq/apogee/internal/metafile"
 	"github.com/apogeemq/apogee/internal/protocol"
 	"github.com/apogeemq/apogee/internal/vfs"
@@ -25,16 +26,7 @@ const (
 	Read    int32 = 4
 )
 
-// Names and prefixes with a meaning.
-const (
-	Template    = "TBW102" // what clients name as the template of a topic that doesn't exist yet
-	Schedule    = "SCHEDULE_TOPIC_XXXX"
-	HalfTopic   = "RMQ_SYS_TRANS_HALF_TOPIC"
-	OpHalfTopic = "RMQ_SYS_TRANS_OP_HALF_TOPIC"
-	RetryPrefix = "%RETRY%"
-	DLQPrefix   = "%DLQ%"
-	sysPrefix   = "rmq_sys_"
-)
+const sysPrefix = "rmq_sys_"
 
 // Config is one topic's configuration. Its Attributes must not be changed.
 type Config = protocol.TopicConfig
@@ -92,15 +84,6 @@ func ValidateGroup(name string) error {
 		return nameError("The specified group contains illegal characters, allowing only ^[%|a-zA-Z0-9_-]+$")
 	}
 	return nil
-}
-
-// ForbidsSend reports whether clients may not send to the topic (Java's not-allowed-send list).
-func ForbidsSend(name string) bool {
-	switch name {
-	case Schedule, HalfTopic, OpHalfTopic, "TRANS_CHECK_MAX_TIME_TOPIC", "SELF_TEST_TOPIC", "OFFSET_MOVED_EVENT":
-		return true
-	}
-	return false
 }
 
 // Options are a table's settings.
@@ -191,16 +174,16 @@ func (t *Table) systemTopics() []Config {
 		config(t.o.Cluster, 16, perm(t.o.ClusterTopic)),
 		config(t.o.Broker, 1, perm(t.o.BrokerTopic)),
 		config("OFFSET_MOVED_EVENT", 1, rw),
-		config(Schedule, t.o.DelayLevels, rw),
+		config(message.ScheduleTopic, t.o.DelayLevels, rw),
 		config(t.o.Cluster+"_REPLY_TOPIC", 1, rw),
 		config(sysPrefix+"REVIVE_LOG_"+t.o.Cluster, 8, rw),
 		config(sysPrefix+"SYNC_BROKER_MEMBER_"+t.o.Broker, 1, Inherit),
-		config(HalfTopic, 1, rw),
-		config(OpHalfTopic, 1, rw),
+		config(message.HalfTopic, 1, rw),
+		config(message.OpHalfTopic, 1, rw),
 		config(sysPrefix+"wheel_timer", 1, rw),
 	}
 	if t.o.AutoCreate {
-		list = append(list, config(Template, t.o.DefaultQueues, Inherit|rw))
+		list = append(list, config(message.TemplateTopic, t.o.DefaultQueues, Inherit|rw))
 	}
 	if t.o.TraceTopic != "" {
 		list = append(list, config(t.o.TraceTopic, 1, rw))
@@ -214,7 +197,7 @@ func (t *Table) IsSystem(name string) bool {
 		return true
 	}
 	switch name {
-	case Template, "TRANS_CHECK_MAX_TIME_TOPIC", "CHECKPOINT_TOPIC", "RMQ_SYS_TRACE_TOPIC":
+	case message.TemplateTopic, message.CheckMaxTopic, "CHECKPOINT_TOPIC", message.TraceTopic:
 		return true
 	}
 	return false
@@ -249,7 +232,7 @@ func (t *Table) All() (map[string]Config, protocol.DataVersion) {
 
 // SystemTopics returns the names of the broker's own topics.
 func (t *Table) SystemTopics() []string {
-	out := []string{"TRANS_CHECK_MAX_TIME_TOPIC", "CHECKPOINT_TOPIC"}
+	out := []string{message.CheckMaxTopic, "CHECKPOINT_TOPIC"}
 	for name := range t.system {
 		out = append(out, name)
 	}
@@ -327,14 +310,14 @@ func (t *Table) CreateOnSend(name, template string, clientQueues int32, now time
 	}
 	return t.ensure(name, now, func(topics map[string]Config) (Config, error) {
 		d, ok := topics[template]
-		if ok && d.Perm&Inherit != 0 && (t.o.AutoCreate || template != Template) {
+		if ok && d.Perm&Inherit != 0 && (t.o.AutoCreate || template != message.TemplateTopic) {
 			c := config(name, max(min(clientQueues, d.WriteQueueNums), 0), d.Perm&^Inherit)
 			c.TopicFilterType, c.TopicSysFlag = d.TopicFilterType, d.TopicSysFlag
 			if c.WriteQueueNums > 0 {
 				return c, nil
 			}
 		}
-		if strings.HasPrefix(name, RetryPrefix) {
+		if strings.HasPrefix(name, message.RetryPrefix) {
 			return config(name, 1, Read|Write), nil
 		}
 		return Config{}, fmt.Errorf("%w: %s from template %s", ErrNoTemplate, name, template)
@@ -343,13 +326,13 @@ func (t *Table) CreateOnSend(name, template string, clientQueues int32, now time
 
 // EnsureRetry returns a group's %RETRY% topic, making it.
 func (t *Table) EnsureRetry(group string, queues int32, now time.Time) (Config, error) {
-	name := RetryPrefix + group
+	name := message.RetryPrefix + group
 	return t.ensure(name, now, func(map[string]Config) (Config, error) { return config(name, queues, Read|Write), nil })
 }
 
 // EnsureDLQ returns a group's %DLQ% topic, making it with one queue.
 func (t *Table) EnsureDLQ(group string, now time.Time) (Config, error) {
-	name := DLQPrefix + group
+	name := message.DLQPrefix + group
 	return t.ensure(name, now, func(map[string]Config) (Config, error) { return config(name, 1, Read|Write), nil })
 }
 

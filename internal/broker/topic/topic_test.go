@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/apogeemq/apogee/internal/message"
 	"github.com/apogeemq/apogee/internal/protocol"
 	"github.com/apogeemq/apogee/internal/vfs"
 )
@@ -24,11 +25,11 @@ func TestCreateOnSend(t *testing.T) {
 	fs, now := vfs.NewMem(), time.UnixMilli(5)
 	told := 0
 	tb := open(t, fs, true, func(c []Config, _ protocol.DataVersion) { told += len(c) })
-	c, err := tb.CreateOnSend("T", Template, 4, now)
+	c, err := tb.CreateOnSend("T", message.TemplateTopic, 4, now)
 	if err != nil || c.WriteQueueNums != 4 || c.Perm != Read|Write || told != 1 {
 		t.Errorf("%+v %v, told %d", c, err, told)
 	}
-	if c, err := tb.CreateOnSend("Many", Template, 100, now); err != nil || c.ReadQueueNums != 8 {
+	if c, err := tb.CreateOnSend("Many", message.TemplateTopic, 100, now); err != nil || c.ReadQueueNums != 8 {
 		t.Errorf("%+v %v", c, err)
 	}
 	if _, err := tb.CreateOnSend("X", "NoTemplate", 4, now); !errors.Is(err, ErrNoTemplate) {
@@ -42,7 +43,7 @@ func TestCreateOnSend(t *testing.T) {
 		t.Errorf("after a power cut: %+v %v", c, ok)
 	}
 	off := open(t, vfs.NewMem(), false, nil)
-	if _, err := off.CreateOnSend("T", Template, 4, now); !errors.Is(err, ErrNoTemplate) {
+	if _, err := off.CreateOnSend("T", message.TemplateTopic, 4, now); !errors.Is(err, ErrNoTemplate) {
 		t.Errorf("autoCreateTopicEnable=false: %v", err)
 	}
 }
@@ -66,7 +67,7 @@ func TestUpdateAndDelete(t *testing.T) {
 			t.Errorf("%s: %v", attributes, err)
 		}
 	}
-	for _, name := range []string{Schedule, "rmq_sys_x", "", "b"} {
+	for _, name := range []string{message.ScheduleTopic, "rmq_sys_x", "", "b"} {
 		if err := tb.Delete(name, now); !errors.Is(err, ErrIllegalName) {
 			t.Errorf("delete %q: %v", name, err)
 		}
