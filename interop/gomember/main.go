@@ -4,6 +4,7 @@
 //
 //	got MILLIS QUEUE OFFSET BODY       a message was consumed
 //	queues MILLIS Q,Q…                 the queues that it has changed
+//	waits MILLIS Q: WHY; Q: WHY…       its share that it doesn't have, at most once a second; Member has no such line
 //	stopping MILLIS / stopped MILLIS   around the clean end, which a line "stop" on standard input asks for
 //
 // When standard input ends without "stop", the parent is gone and the process ends itself at once.
@@ -65,6 +66,7 @@ func run(names, group, topic, id string) error {
 		stop <- strings.TrimSpace(line) == "stop"
 	}()
 	last := "-"
+	var said time.Time // of waits
 	t := time.NewTicker(10 * time.Millisecond)
 	defer t.Stop()
 	for {
@@ -83,16 +85,24 @@ func run(names, group, topic, id string) error {
 			return nil
 		case <-t.C:
 		}
-		var queues []string
+		var queues, waiting []string
 		for _, q := range co.Status() {
 			waits := strings.HasPrefix(q.Reason, "waiting for its lock") || strings.HasPrefix(q.Reason, "given up")
-			if q.Queue.Topic == topic && q.Mine && !waits {
+			switch {
+			case q.Queue.Topic != topic || !q.Mine:
+			case waits:
+				waiting = append(waiting, fmt.Sprintf("%d: %s", q.Queue.ID, q.Reason))
+			default:
 				queues = append(queues, fmt.Sprint(q.Queue.ID))
 			}
 		}
 		if now := strings.Join(queues, ","); now != last {
 			out.line("queues", now)
 			last = now
+		}
+		if len(waiting) > 0 && time.Since(said) >= time.Second {
+			out.line("waits", strings.Join(waiting, "; "))
+			said = time.Now()
 		}
 	}
 }

@@ -53,6 +53,17 @@ class MixedGroupTest {
             return out;
         }
 
+        /** What it said last of queues that it waited for, and when: it may have them since. */
+        String waits() {
+            String last = "";
+            for (String l : child.lines()) {
+                if (l.startsWith("waits ")) {
+                    last = " (" + l + ")";
+                }
+            }
+            return last;
+        }
+
         void stop() throws Exception {
             gone = true;
             child.write("stop");
@@ -96,7 +107,7 @@ class MixedGroupTest {
         StringBuilder out = new StringBuilder();
         for (Running m : members) {
             if (!m.gone) {
-                out.append(' ').append(m.what).append(m.queues());
+                out.append(' ').append(m.what).append(m.queues()).append(m.waits());
             }
         }
         return out.toString();
